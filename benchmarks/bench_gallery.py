@@ -100,18 +100,18 @@ def layers_of(model: GalleryModel, views: PcaViews, number: int, row: int, image
     maps: dict[str, Maps] = {}
     for block in model.predictions:
         cut, heads = model.discoveries[block][image.id], model.attention[block][image.id]
-        own, prediction = views.own[number].get(block), model.predictions[block][image.id]
+        unturned, prediction = views.unturned[number].get(block), model.predictions[block][image.id]
         scores = image_scores(prediction, image.label)
         cosine = f"cosine {mean_cosine(model.store.tokens(block, row)):.2f}"
         maps = {"pca": (views.aligned[number][block][row], cosine), "image": (views.image[number][block][row], cosine)}
-        maps |= {} if own is None else {"own": (own[row], cosine)}
+        maps |= {} if unturned is None else {"own": (unturned[row], cosine)}
         maps["probe"] = (prediction, f"mIoU {scores['miou']:.0f} %")
         iou = f"IoU {best_iou(cut.box, image.boxes):.2f}"
         maps |= {"vector": (cut.eigenvector, iou), "cut": (cut.mask, iou)}
         each = [heads.mean(0), *heads]
-        maps |= {f"head {head}": (one, f"peak {100 * one.max():.1f} %") for head, one in enumerate(each)}
-        for name, one in maps.items():
-            maps.setdefault(name, {})[block] = one
+        maps |= {f"head {head}": (attn, f"peak {100 * attn.max():.1f} %") for head, attn in enumerate(each)}
+        for name, attn in maps.items():
+            maps.setdefault(name, {})[block] = attn
     return maps
 
 

@@ -30,8 +30,8 @@ def main() -> None:
     print(f"ViT-B step of {BATCH} images: {plain:.2f} s")
     for kind in ("dct", "svd"):
         graying = TokenGraying(16, kind)  # type: ignore[arg-type]
-        own = statistics.median(seconds(lambda g=graying: g(images)) for _ in range(3))  # type: ignore[misc]
-        print(f"{kind}: {own / BATCH * 1e3:.0f} ms an image, {own / plain:+.1%} of the step")
+        ours = statistics.median(seconds(lambda g=graying: g(images)) for _ in range(3))  # type: ignore[misc]
+        print(f"{kind}: {ours / BATCH * 1e3:.0f} ms an image, {ours / plain:+.1%} of the step")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def main() -> None:
     with torch.no_grad():
         forward = best_of(lambda: features(images), args.steps)
         ours = best_of(together, args.steps)
-    one = best_of(single, args.steps)
+    alone = best_of(single, args.steps)
     heads = len(groups) * args.rates
     read, _ = features(images)
     products = (
@@ -156,10 +156,8 @@ def main() -> None:
     least = forward + products / product_rate(args.steps)
     print(f"{args.task}: {heads} heads of a ViT-S/16, {len(images)} images a step, {size[0]} x {size[1]} pixels")
     print(f"one stacked step {ours:.2f} s, of which the forward pass takes {forward:.2f} s")
-    print(f"one step of one head {one:.2f} s, times {heads}: {heads * one:.0f} s")
-    print(
-        f"ratio {heads * one / ours:.0f}; no stack can be above {heads * one / least:.0f} (forward pass and products)"
-    )
+    print(f"one step of one head {alone:.2f} s, times {heads}: {heads * alone:.0f} s")
+    print(f"ratio {heads * alone / ours:.0f}; no stack can be above {heads * alone / least:.0f} (forward and products)")
 
 
 if __name__ == "__main__":

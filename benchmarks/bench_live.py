@@ -77,10 +77,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         photos = photographs(Path(folder), 2 * args.batch)
         whole = seconds(backbone, photos, recipe, backbone.depth, args.rates)
-        one = seconds(backbone, photos, recipe, 1, 1)
+        of_single = seconds(backbone, photos, recipe, 1, 1)
     heads = backbone.depth * args.rates
-    print(f"{recipe.label}: {heads} heads {whole:.2f} s a step, the last block alone with one rate {one:.2f} s")
-    print(f"the sweep costs {whole / one:.1f} × one head; ratio to {heads} fits: {heads * one / whole:.1f}")
+    print(f"{recipe.label}: {heads} heads {whole:.2f} s a step, the last block alone with one rate {of_single:.2f} s")
+    print(f"the sweep costs {whole / of_single:.1f} × one head; ratio to {heads} fits: {heads * of_single / whole:.1f}")
 
 
 if __name__ == "__main__":

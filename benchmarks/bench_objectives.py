@@ -51,10 +51,10 @@ class _Views:
 
 def job_of(objective: str, model: str, size: int, batch: int) -> PretrainJob:
     """A job with the objective's published settings, two local crops for iBOT."""
-    own: dict[str, Any] = {"crop_size": size}
+    options: dict[str, Any] = {"crop_size": size}
     if objective == "ibot":
-        own = {"crops": {"global_size": size, "local_size": 48, "num_local": 2}, "out_dim": 8192 if GPU else 1024}
-    settings = {"objective": objective, "batch_size": batch, "epochs": 100, "warmup_epochs": 0, **own}
+        options = {"crops": {"global_size": size, "local_size": 48, "num_local": 2}, "out_dim": 8192 if GPU else 1024}
+    settings = {"objective": objective, "batch_size": batch, "epochs": 100, "warmup_epochs": 0, **options}
     tree = {"model": {"name": model, "img_size": size, "drop_path": 0}, "pretrain": settings}
     return PretrainJob.model_validate(tree)
 
@@ -74,7 +74,7 @@ def views_of(job: PretrainJob, batch: int, size: int) -> list[Tensor]:
         torch.randn(sides.count(side) * batch, 3, side, side, generator=torch.Generator().manual_seed(side))
         for side in dict.fromkeys(sides)
     ]
-    return [one.to(DEVICE) for one in (*pixels, *targets(0, indices, boxes, flips))]
+    return [tensor.to(DEVICE) for tensor in (*pixels, *targets(0, indices, boxes, flips))]
 
 
 # --- the plain formulations ------------------------------------------------------------------------------

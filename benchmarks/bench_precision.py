@@ -48,8 +48,8 @@ def main() -> None:
 
     plain = seconds(contexts["float32"])
     for name, context in contexts.items():
-        own = seconds(context)
-        print(f"{name:32s} {own:.3f} s a step of {args.batch} images, {plain / own:.2f} x as fast as float32")
+        taken = seconds(context)
+        print(f"{name:32s} {taken:.3f} s a step of {args.batch} images, {plain / taken:.2f} x as fast as float32")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def main() -> None:
         print(f"extraction of all blocks {extraction:.1f} s; products of the fit at least {floor:.1f} s")
         for refine, at_label_size in ((1, False), (2, True)):
             sweep = seconds(lambda r=refine: fit(every_block, rates, r))
-            one = seconds(lambda r=refine: fit(every_block[-1:], rates[:1], r))
+            of_single = seconds(lambda r=refine: fit(every_block[-1:], rates[:1], r))
             again, cached = (
                 PlainFit(model, args.classes, stored).seconds(train, val, args.epochs, at_label_size=at_label_size)
                 for stored in (None, dict(zip(splits, stores, strict=True)))
@@ -173,7 +173,7 @@ def main() -> None:
             short = cached + (again - cached) * (backbone.depth + 1) / (2 * backbone.depth)
             ratio = heads * short / (sweep + extraction)
             print(f"  {ratio:6.0f} × if their forward passes stopped at the probed block")
-            for name, alone in (("plain probe from the store", cached), ("probe by our code", one)):
+            for name, alone in (("plain probe from the store", cached), ("probe by our code", of_single)):
                 print(
                     f"  {(sweep + extraction) / (alone + extraction):6.2f} × the time of one {name} ({alone:.2f} s) "
                     f"with the extraction, {sweep / alone:.2f} × without"

@@ -57,14 +57,14 @@ def measure(name: str, model: VisionTransformer) -> tuple[float, float]:
     print("  accuracy: " + ", ".join(f"{label} {value:.1f}" for label, value in scores.items()))
     measured = distortions(backbone, calibration, images, ACTIVATIONS, batch=256)
     for site in SITES:
-        own = [one for one in measured if one.site.rpartition(".")[2] == site]
-        dbs = ", ".join(f"{bits} bit {median(one.sqnr[bits] for one in own):.1f}" for bits in ACTIVATIONS)
-        mse = median(one.normalised_mse(8) for one in own)
+        of_site = [point for point in measured if point.site.rpartition(".")[2] == site]
+        dbs = ", ".join(f"{bits} bit {median(point.sqnr[bits] for point in of_site):.1f}" for bits in ACTIVATIONS)
+        mse = median(point.normalised_mse(8) for point in of_site)
         print(f"  {site}: median SQNR in dB {dbs}; normalised MSE at 8 bits {mse:.1e}")
     with torch.no_grad():
         kurtosis = [excess_kurtosis(block.output) for block in block_activations(model, images)]
     print(f"  excess kurtosis of block outputs: median {median(kurtosis):.2f}, largest {max(kurtosis):.2f}", flush=True)
-    return median(one.sqnr[8] for one in measured), scores[wnam(8, 6)] / scores[wnam(None, None)]
+    return median(point.sqnr[8] for point in measured), scores[wnam(8, 6)] / scores[wnam(None, None)]
 
 
 def main() -> int:

@@ -39,9 +39,9 @@ class PlainSOAP(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 shape = [s for s in (p.shape if p.ndim < 4 else (len(p), p[0].numel())) if s > 1]
-                self._one(p, p.grad.reshape(shape), self.state[p], group, p.ndim > 1)
+                self._update(p, p.grad.reshape(shape), self.state[p], group, p.ndim > 1)
 
-    def _one(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any], sided: bool) -> None:
+    def _update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any], sided: bool) -> None:
         beta1, beta2 = group["betas"]
         if not state:
             state.update(step=0, m=torch.zeros_like(g), v=torch.zeros_like(g))
@@ -141,15 +141,15 @@ def main() -> None:
     }
     size = sum(p.numel() for p in models["ours"].parameters())
     print(f"{size / 1e6:.2f} M parameters, {device}, {torch.get_num_threads()} threads, refresh every {period} steps")
-    first = {name: timed(one.step, device) for name, one in optimizers.items()}
+    first = {name: timed(optimizer.step, device) for name, optimizer in optimizers.items()}
     steps = {name: [] for name in optimizers}
     refreshes = {name: [] for name in optimizers}
     operations = {name: [] for name in optimizers}
     for turn in range(args.rounds):
         for number in range(1, period + 1):
-            for name, one in optimizers.items():
+            for name, optimizer in optimizers.items():
                 with Operations() if turn == 0 and number in (1, period) else contextlib.nullcontext() as mode:
-                    seconds = timed(one.step, device)
+                    seconds = timed(optimizer.step, device)
                 (refreshes if number == period else steps)[name].append(seconds)
                 if mode is not None:
                     operations[name].append(mode.count)
@@ -164,7 +164,7 @@ def main() -> None:
     for kind, at in (("plain step", 0), ("refresh", 1), ("amortised", 2)):
         ours = steps["ours"][at]
         print(f"{kind}: {ours / steps['plain'][at]:.3f} of the plain SOAP, {ours / steps['adamw'][at]:.1f} x AdamW")
-    tensors = [v for one in optimizers["ours"].state.values() for v in one.values() if isinstance(v, Tensor)]
+    tensors = [v for state in optimizers["ours"].state.values() for v in state.values() if isinstance(v, Tensor)]
     state = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     print(f"state: {state / size:.2f} bytes a parameter")
     if device.type == "cuda":

@@ -38,15 +38,15 @@ def build(parts: str | None, seed: int) -> VisionTransformer:
         skipless_(ours, seed=seed)
     with torch.no_grad():
         for block, given in zip(model.blocks, ours.blocks, strict=True):
-            own, new = dict(block.named_parameters()), dict(given.named_parameters())
+            by_name, new = dict(block.named_parameters()), dict(given.named_parameters())
             if parts and "QK" in parts:
-                own["attn.qkv.weight"][: 2 * 96] = new["attn.qkv.weight"][: 2 * 96]
+                by_name["attn.qkv.weight"][: 2 * 96] = new["attn.qkv.weight"][: 2 * 96]
             if parts and "VO" in parts:
-                own["attn.qkv.weight"][2 * 96 :] = new["attn.qkv.weight"][2 * 96 :]
-                own["attn.proj.weight"].copy_(new["attn.proj.weight"])
+                by_name["attn.qkv.weight"][2 * 96 :] = new["attn.qkv.weight"][2 * 96 :]
+                by_name["attn.proj.weight"].copy_(new["attn.proj.weight"])
             if parts and "MLP" in parts:
                 for name in ("mlp.fc1.weight", "mlp.fc2.weight"):
-                    own[name].copy_(new[name])
+                    by_name[name].copy_(new[name])
     return model
 
 

@@ -143,7 +143,7 @@ def compare_matching(repeats: int) -> list[str]:
         return matcher.match(matcher.descriptors(source, points, place), prepared, points, 100.0, place).found
 
     def in_full() -> np.ndarray:
-        maps = [interpolate(one.T.reshape(1, -1, 48, 48), size=size, mode="bilinear")[0] for one in (source, target)]
+        maps = [interpolate(map_.T.reshape(1, -1, 48, 48), size=size, mode="bilinear")[0] for map_ in (source, target)]
         found = []
         for x, y in points.astype(int):  # point by point, as the script does
             vector, every = maps[0][:, y, x][None], maps[1].flatten(1).T

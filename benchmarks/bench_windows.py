@@ -91,8 +91,8 @@ def simulated_network(grid: tuple[int, int]) -> Backbone:
 
 def simulate_cuts(grid: tuple[int, int]) -> None:
     """Replace the cuts by one that is made here, for good; features are read as for a cut."""
-    one = tokencut(np.random.default_rng(0).standard_normal((grid[0] * grid[1], 384)), grid)
-    cuts = ImageCuts([one], None, 0.5)
+    cut = tokencut(np.random.default_rng(0).standard_normal((grid[0] * grid[1], 384)), grid)
+    cuts = ImageCuts([cut], None, 0.5)
 
     def cut_store(part: FeatureStore, groups: Sequence[tuple[int, ...]], *_: Any) -> Iterator[tuple[Any, ImageCuts]]:
         for blocks in groups:
@@ -118,7 +118,7 @@ def read_report(out: Path, networks: int) -> None:
     """What the report does with the records of several networks: choose a block of each, pair the first with all."""
     read = read_records(out)
     rows = {f"network {i}": [replace(row, model=f"network {i}") for row in read] for i in range(networks)}
-    records = {replace(row, model=name): one for name in rows for row, one in read.items()}
+    records = {replace(row, model=name): values for name in rows for row, values in read.items()}
     scores = Scores(principal(rows), records)
     for benchmark in scores.benchmarks:
         chosen = [scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark))) for name in rows]

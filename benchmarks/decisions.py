@@ -63,14 +63,14 @@ class Made:
     gap: float = 0.0
     blocks: int = 1
     lines: int = 24
-    own: float = 0.5
+    scatter: float = 0.5
     gained: float | None = None
     recorded: bool = True
 
 
-def made_records(made: Made, kind: str, shift: float, shared: F64, own: F64, rng: np.random.Generator) -> Records:
+def made_records(made: Made, kind: str, shift: float, shared: F64, scatter: F64, rng: np.random.Generator) -> Records:
     """Records of a network: half of what a unit scores it shares with every network, ``own`` with its other seeds."""
-    every = math.sqrt(made.own) * own + math.sqrt(1 - made.own) * rng.standard_normal(made.units)
+    every = math.sqrt(made.scatter) * scatter + math.sqrt(1 - made.scatter) * rng.standard_normal(made.units)
     merit = (shared + every) / math.sqrt(2) + shift * math.sqrt(2 / made.units)
     return (merit > 0).astype(np.uint8) if kind == "CorLoc" else expit(merit)
 
@@ -87,7 +87,7 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
         kind, task = (("CorLoc", "tokencut"), ("PCK@0.1 per image", "correspond"))[measure % 2]
         shared = rng.standard_normal(made.units)
         for network in range(networks):
-            own = rng.standard_normal((made.blocks, made.units))
+            runs = rng.standard_normal((made.blocks, made.units))
             for seed in range(made.seeds):
                 deviation = made.spread * (made.ratio if network else 1.0) if made.seeds > 1 else 0.0
                 luck = deviation * rng.standard_normal() + (made.gap if network else 0.0)
@@ -95,7 +95,7 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
                     shift = luck - (0.0 if epoch else made.gained or 0.0)
                     for block in range(1, made.blocks + 1):
                         name = f"{network}-s{seed}"
-                        values = made_records(made, kind, shift, shared, own[block - 1], rng)
+                        values = made_records(made, kind, shift, shared, runs[block - 1], rng)
                         low, high = (100 * end for end in interval(values))
                         row = EvalResult(
                             kind, 100 * score(values), task, str(block), f"set{measure}", "val", made.units,
@@ -104,10 +104,10 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
                         rows.setdefault(name, []).append(row)
                         if made.recorded:
                             records[row] = ImageRecords(ids, values)
-    for name, own in rows.items():
+    for name, runs in rows.items():
         family = name.partition("-")[0]
         role = SKIP if family == "0" else INITIALISED
-        variants.append(StudyVariant(name, role, "soap", 12, own, family=family, seed=int(name.partition("-s")[2])))
+        variants.append(StudyVariant(name, role, "soap", 12, runs, family=family, seed=int(name.partition("-s")[2])))
     return variants, Scores(rows, records)
 
 
@@ -120,7 +120,7 @@ def page(made: Made, rng: np.random.Generator) -> list[AnswerLine]:
 def claimed(made: Made, rng: np.random.Generator) -> list[Comparison]:
     """All comparisons of the paper's claims in a study."""
     variants, scores = study(made, rng)
-    return [one for claim in claims(ComparedStudy(variants), scores) for one in claim.comparisons]
+    return [comparison for claim in claims(ComparedStudy(variants), scores) for comparison in claim.comparisons]
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ def rates(made: Made, pages: int, seed: int = 0) -> Rates:
     """Write ``pages`` studies; coverage is that of no difference, nan where networks differ."""
     rng = np.random.default_rng([seed, made.units, made.seeds, made.blocks])
     lines = [page(made, rng) for _ in range(pages)]
-    every = [line for one in lines for line in one]
+    every = [line for page_lines in lines for line in page_lines]
     inside = [
         line.difference.low <= 0 <= line.difference.high
         for line in every
         if line.difference is not None and not math.isnan(line.difference.low)
     ]
     return Rates(
-        100 * float(np.mean([any(line.sign for line in one) for one in lines])),
+        100 * float(np.mean([any(line.sign for line in page_lines) for page_lines in lines])),
         100 * float(np.mean([line.sign != 0 for line in every])),
         100 * float(np.mean(inside)) if inside and not made.gap else math.nan,
     )
@@ -153,7 +153,7 @@ CASES: Sequence[tuple[str, Made]] = (
     ("24 lines, 60 units, one seed", Made(60)),
     ("24 lines, 60 units, 2 seeds", Made(60, 2)),
     ("24 lines, 60 units, 3 seeds", Made(60, 3)),
-    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, own=0.9)),
+    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, scatter=0.9)),
     ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0)),
     ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0)),
     ("best of 4 equal blocks, 60 units", Made(60, blocks=4, lines=8)),
@@ -193,7 +193,7 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
     rng = np.random.default_rng(0)
     for seeds in (1, 3):
         found = [claimed(Made(60, seeds, lines=_LINES), rng) for _ in range(pages // 3)]
-        wrong = 100 * float(np.mean([any(one.sign for one in comparisons) for comparisons in found]))
+        wrong = 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in found]))
         special.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
         say(": ".join(special[-1]))
     return [

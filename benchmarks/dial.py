@@ -66,8 +66,8 @@ def stage_rows(folders: Sequence[Path]) -> list[EvalResult]:
                 for row in read_rows(path):
                     if row.metric == metric:
                         model = row.model if row.is_baseline else variant
-                        own = row if row.is_baseline else row.with_context({"model": variant, "epoch": epoch})
-                        found.setdefault((task, model, str(own.epoch), own.block, own.note, own.facet), own)
+                        kept = row if row.is_baseline else row.with_context({"model": variant, "epoch": epoch})
+                        found.setdefault((task, model, str(kept.epoch), kept.block, kept.note, kept.facet), kept)
     return sorted(found.values(), key=lambda row: (row.task, row.is_baseline, row.model, row.epoch, row.block))
 
 
@@ -112,13 +112,13 @@ def complete(rows: Sequence[EvalResult]) -> dict[str, set[int]]:
         if not row.is_baseline:
             every.setdefault(name_of(row.model), set()).add((row.task, row.epoch))
     wanted = {(task, epoch) for task in MEASURES for epoch in (0, EPOCH)}
-    return {name: {seed for (one, seed), has in every.items() if one == name and wanted <= has} for name in NETWORKS}
+    return {name: {seed for (net, seed), has in every.items() if net == name and wanted <= has} for name in NETWORKS}
 
 
 def variants_of(rows: Sequence[EvalResult]) -> list[StudyVariant]:
     """The runs that are compared: of the seeds that all finished networks have."""
     seeds = complete(rows)
-    shared = set.intersection(*(own for own in seeds.values() if own)) if any(seeds.values()) else set()
+    shared = set.intersection(*(finished for finished in seeds.values() if finished)) if any(seeds.values()) else set()
     return [
         StudyVariant(
             f"{name}-soap-s{seed}", role=SKIP if name == "skip" else "", optimizer="soap", depth=DEPTH, seed=seed,
@@ -133,12 +133,12 @@ def variants_of(rows: Sequence[EvalResult]) -> list[StudyVariant]:
 def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
     """The page of these rows; ``about`` has the machine, the day and the seconds."""
     variants = variants_of(rows)
-    scores = Scores(principal({one.name: one.rows for one in variants}))
+    scores = Scores(principal({variant.name: variant.rows for variant in variants}))
     baselines = [row for row in rows if row.is_baseline]
     silent = speechless(separations(variants, scores, baselines))
     pairs = answers(variants, scores, baselines, silent)
-    seeds = sorted({one.seed for one in variants})
-    missing = [name for name, own in complete(rows).items() if not own]
+    seeds = sorted({variant.seed for variant in variants})
+    missing = [name for name, finished in complete(rows).items() if not finished]
     lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
     lines += [*_grid(pairs, silent), ""]
     lines += [
@@ -185,15 +185,15 @@ def _grid(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
     measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
     found = {(pair.first, line.benchmark): line for pair in pairs for line in pair.lines}
     seconds = {line.benchmark: line.second for line in found.values() if line.second}
-    body = [["with skips", *(f"{seconds[one].value:.1f}" if one in seconds else "" for one in measures)]]
+    body = [["with skips", *(f"{seconds[key].value:.1f}" if key in seconds else "" for key in measures)]]
     for pair in pairs:
         cells = []
-        for one in measures:
-            line = found.get((pair.first, one))
+        for key in measures:
+            line = found.get((pair.first, key))
             known = line is not None and line.difference is not None
             cells.append(f"{_word(line, silent)} {signed(line.difference.value)}" if known else "not run")  # type: ignore[union-attr, arg-type]
         body.append([pair.first.partition("-")[0].replace("_", " "), *cells])
-    return markdown_rows(["network", *(f"{one.metric}, {one.dataset} {one.split}" for one in measures)], body)
+    return markdown_rows(["network", *(f"{key.metric}, {key.dataset} {key.split}" for key in measures)], body)
 
 
 def _compared(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
@@ -202,7 +202,7 @@ def _compared(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
         for line in pair.lines:
             if line.first and line.second and line.difference:
                 sides = (line.first, line.second)
-                values = [f"{side.value:.1f} at {'/'.join(one.block for one in side.now)}" for side in sides]
+                values = [f"{side.value:.1f} at {'/'.join(score.block for score in side.now)}" for side in sides]
                 before = " / ".join(f"{_mean(side.before):.1f}" for side in sides)
                 last = " / ".join(f"{_mean(side.last):.1f}" for side in sides)
                 p = "" if line.p is None else f"{line.p:.2g}"
@@ -262,7 +262,7 @@ def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes,
     weights = {}
     for name in NETWORKS:
         paths = [
-            path for one in folders for path in one.rglob(f"stages/weights/{name}-soap-s0/ep{EPOCH}/*/*.safetensors")
+            path for root in folders for path in root.rglob(f"stages/weights/{name}-soap-s0/ep{EPOCH}/*/*.safetensors")
         ]
         weights |= {name: paths[0]} if paths else {}
     pictures = [read_image(path) for path in sorted(images.glob("*.jpg"))[-count:]]
@@ -275,7 +275,7 @@ def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes,
         flat = scores.reshape(-1, 3)
         first = flat if first is None else first
         rgb = to_rgb((flat @ procrustes(flat, first)).reshape(scores.shape))
-        columns.append([nearest(one.reshape(*layer.grid, 3), (PIXELS, PIXELS)) for one in rgb])
+        columns.append([nearest(picture.reshape(*layer.grid, 3), (PIXELS, PIXELS)) for picture in rgb])
     shown = [np.asarray(nearest(picture, (PIXELS, PIXELS))) for picture in pictures]
     return png(sheet([[shown[at], *(column[at] for column in columns)] for at in range(len(shown))])), list(weights)
 

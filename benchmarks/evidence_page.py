@@ -106,8 +106,8 @@ def runs_of(rows: Rows) -> dict[str, list[int]]:
 
 def by_block(rows: Rows, measure: Measure, model: str) -> dict[int, float]:
     """Values of a run's single blocks."""
-    own = [row for row in rows if row["model"] == model and measure.is_of(row) and row["facet"] == measure.facet]
-    return {int(row["block"]): float(row["value"]) for row in own if row["block"].isdigit()}
+    of_model = [row for row in rows if row["model"] == model and measure.is_of(row) and row["facet"] == measure.facet]
+    return {int(row["block"]): float(row["value"]) for row in of_model if row["block"].isdigit()}
 
 
 def floor(rows: Rows, measure: Measure, name: str) -> float | None:
@@ -135,8 +135,8 @@ def second_study(rows: Rows) -> list[str]:
             for seed in range(3):
                 first, second = (by_block(trained, measure, f"{name}-soap-s{seed}") for name in ("mixing", "skip"))
                 differences[seed] = statistics.mean(first[block] - second[block] for block in blocks)
-            one = Comparison("mixing", measure, differences)
-            cells.append(f"{one.mean:+.1f} [{one.mean - one.half:+.1f}, {one.mean + one.half:+.1f}]")
+            pair = Comparison("mixing", measure, differences)
+            cells.append(f"{pair.mean:+.1f} [{pair.mean - pair.half:+.1f}, {pair.mean + pair.half:+.1f}]")
         lines.append([measure.name, *cells])
     return markdown_table(["mixing − skip, 3 seeds", "blocks 1-12", "blocks 5-12"], lines)
 
@@ -206,31 +206,31 @@ def comparisons(rows: Rows, measures: Sequence[Measure]) -> list[Comparison]:
     for measure in measures:
         skip = by_seed(rows, measure, "skip")
         for network in list(NETWORKS)[1:]:
-            own = by_seed(rows, measure, network)
-            made.append(Comparison(network, measure, {seed: own[seed] - skip[seed] for seed in own if seed in skip}))
+            runs = by_seed(rows, measure, network)
+            made.append(Comparison(network, measure, {seed: runs[seed] - skip[seed] for seed in runs if seed in skip}))
     return made
 
 
 def corrected_p(made: Sequence[Comparison]) -> Sequence[float | None]:
     """Holm's p of each primary comparison: None before all of them have all seeds, for Holm counts them together."""
-    if any(one.n < len(SEEDS) for one in made):
+    if any(pair.n < len(SEEDS) for pair in made):
         return [None] * len(made)
-    return holm([one.p for one in made])
+    return holm([pair.p for pair in made])
 
 
 def verdicts(made: Sequence[Comparison]) -> list[str]:
     """A verdict for each primary comparison, by :func:`corrected_p`."""
-    return [one.verdict(p) for one, p in zip(made, corrected_p(made), strict=True)]
+    return [pair.verdict(p) for pair, p in zip(made, corrected_p(made), strict=True)]
 
 
 def _sentence(made: Sequence[Comparison], p: Sequence[float | None]) -> str:
     """The verdicts on one measure: "mIoU above colours: mixing is worse than skip by 12.4, ..."."""
     parts = []
-    for one, corrected in zip(made, p, strict=True):
+    for pair, corrected in zip(made, p, strict=True):
         if corrected is not None and corrected < LEVEL:
-            parts.append(f"*{one.network}* is {one.direction} than *skip* by {abs(one.mean):.1f}")
+            parts.append(f"*{pair.network}* is {pair.direction} than *skip* by {abs(pair.mean):.1f}")
         else:
-            parts.append(f"*{one.network}* cannot be told apart from *skip*")
+            parts.append(f"*{pair.network}* cannot be told apart from *skip*")
     return f"{made[0].measure.name}: {'; '.join(parts)}."
 
 
@@ -263,9 +263,9 @@ def _machines(rows: Rows) -> list[str]:
     if not first or not rest:
         return []
     alone = ", ".join(
-        f"{_number(one.mean, '+')} ({one.network} − skip, {one.measure.name}, {one.n})"
-        for one in comparisons(first, PRIMARY)
-        if one.n
+        f"{_number(pair.mean, '+')} ({pair.network} − skip, {pair.measure.name}, {pair.n})"
+        for pair in comparisons(first, PRIMARY)
+        if pair.n
     )
     colours = "; ".join(
         f"{measure.metric} {_number(floor(first, measure, 'colours'))} and {_number(floor(rest, measure, 'colours'))}"
@@ -298,10 +298,10 @@ def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
 
 def _differences(made: Sequence[Comparison], said: Sequence[str]) -> list[str]:
     lines = []
-    for one, words in zip(made, said, strict=True):
-        interval = f" [{one.mean - one.half:+.1f}, {one.mean + one.half:+.1f}]" if one.n > 1 else ""
+    for pair, words in zip(made, said, strict=True):
+        interval = f" [{pair.mean - pair.half:+.1f}, {pair.mean + pair.half:+.1f}]" if pair.n > 1 else ""
         lines.append(
-            [f"{one.network} − skip", one.measure.name, str(one.n), f"{_number(one.mean, '+')}{interval}", words]
+            [f"{pair.network} − skip", pair.measure.name, str(pair.n), f"{_number(pair.mean, '+')}{interval}", words]
         )
     return markdown_table(["networks", "measure", "seeds", "difference", "verdict"], lines)
 
@@ -312,7 +312,7 @@ def _curves(rows: Rows) -> list[str]:
         for network, seeds in runs_of(rows).items():
             every = [by_block(rows, measure, f"{network}-soap-s{seed}") for seed in seeds]
             if every and all(every):
-                cells = [_number(statistics.mean(one[block] for one in every)) for block in range(1, 13)]
+                cells = [_number(statistics.mean(curve[block] for curve in every)) for block in range(1, 13)]
                 lines.append([f"{network}, {measure.metric}", *cells])
     return markdown_table(["block", *map(str, range(1, 13))], lines) if lines else []
 

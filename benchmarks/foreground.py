@@ -122,7 +122,7 @@ def _judge(
         right[block, rule].append(sign == better)
     fits[block, "border"].append(fit(found["border"]))
     fits[block, "best side"].append(fit(better))
-    fits[block, "all"].append(iou([np.ones(one.shape, bool) for one in scores], truths))
+    fits[block, "all"].append(iou([np.ones(score.shape, bool) for score in scores], truths))
 
 
 def _print(args: Any, count: int, size: int, blocks: Sequence[int], right: Any, fits: Any, every: Any) -> None:

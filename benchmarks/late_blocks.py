@@ -78,10 +78,10 @@ def read(backbone: Backbone, data: Scenes, batch: int = 50) -> Read:
         layers = backbone.layers(pixels, blocks, READ_POINTS, "none")
         for name in READ_POINTS:
             for block in blocks:
-                one = layers[name][block]
-                tokens[name][block].append(one.tokens.float())
-                assert one.cls is not None
-                classes[name][block].append(one.cls.float())
+                layer = layers[name][block]
+                tokens[name][block].append(layer.tokens.float())
+                assert layer.cls is not None
+                classes[name][block].append(layer.cls.float())
     grid = (data.size // backbone.patch_size, data.size // backbone.patch_size)
     joined, of_class = (
         {name: {block: torch.cat(parts) for block, parts in by.items()} for name, by in some.items()}

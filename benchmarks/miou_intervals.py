@@ -52,8 +52,8 @@ def population(classes: int, images: int, seed: int = 0, *, poor: bool = False) 
         part = rng.lognormal(0, 1, len(there))
         pixels = np.maximum(1, (1000 * part / part.sum()).astype(int))
         labelled[image, there] = pixels
-        shared, *own = rng.normal(0, 0.5, (3, 1)) + rng.normal(0, 1, (3, len(there)))
-        for network, alone in zip(areas, own, strict=True):
+        shared, *of_networks = rng.normal(0, 0.5, (3, 1)) + rng.normal(0, 1, (3, len(there)))
+        for network, alone in zip(areas, of_networks, strict=True):
             hard = (shared + alone) / np.sqrt(2)
             right = rng.binomial(pixels, np.clip(0.3 + 0.15 * hard, 0.01, 0.99) if poor else expit(skill[there] + hard))
             network[image, 0, there], network[image, 1, there] = right, pixels

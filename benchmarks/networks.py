@@ -43,7 +43,7 @@ OTHERS = (
 def networks() -> dict[str, Callable[[], tuple[nn.Module, int]]]:
     """Name, and what makes the network and says the side of its images."""
     made: dict[str, Callable[[], tuple[nn.Module, int]]] = {}
-    for name in (*(f"timm:{one}" for one in TIMM), *OTHERS):
+    for name in (*(f"timm:{model}" for model in TIMM), *OTHERS):
         made[name] = lambda name=name: _of_library(*name.split(":"))  # type: ignore[misc]
         if name == f"timm:{TIMM[-1]}":
             for label, model, config in TRANSFORMERS:
@@ -72,7 +72,7 @@ def plain_outputs(model: nn.Module, modules: dict[int, nn.Module], images: Tenso
     for handle in handles:
         handle.remove()
     firsts = {number: output[0] if isinstance(output, tuple) else output for number, output in kept.items()}
-    return {number: one.to_tuple()[0] if hasattr(one, "to_tuple") else one for number, one in firsts.items()}
+    return {number: out.to_tuple()[0] if hasattr(out, "to_tuple") else out for number, out in firsts.items()}
 
 
 def as_tokens(output: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -81,8 +81,8 @@ class Network:
 
     def dense(self, rows: Sequence[EvalResult], epoch: int) -> dict[int, EvalResult]:
         """The probe's rows by block."""
-        own = [row for row in rows if row.task == "probe" and row.metric == "mIoU" and not row.note]
-        return {int(row.block): row for row in own if row.epoch == epoch}
+        probed = [row for row in rows if row.task == "probe" and row.metric == "mIoU" and not row.note]
+        return {int(row.block): row for row in probed if row.epoch == epoch}
 
     def over_seeds(self, value: Callable[[Sequence[EvalResult], int], float], epoch: int) -> list[float]:
         """``value`` of the rows of every seed."""
@@ -123,15 +123,15 @@ def read_study(folder: Path) -> list[Network]:
         if seeds:
             (sweep,) = folder.glob(f"stages/sweep/{name}-*/*/sweep.json")
             last = max(row.epoch for rows in seeds.values() for row in rows)
-            own = {seed: tuple(rows) for seed, rows in sorted(seeds.items())}
+            by_seed = {seed: tuple(rows) for seed, rows in sorted(seeds.items())}
             chosen = read_json(sweep)
-            networks.append(Network(name, _rate(chosen), own, last, chosen.get("unresolved", OLD_SWEEP)))
+            networks.append(Network(name, _rate(chosen), by_seed, last, chosen.get("unresolved", OLD_SWEEP)))
     return networks
 
 
 def _rate(sweep: Mapping[str, Any]) -> str:
     """The rate that a sweep chose; in words where it is the lowest or highest of those tried."""
-    tried = [float(one["lr"]) for one in sweep["rates"]]
+    tried = [float(run["lr"]) for run in sweep["rates"]]
     chosen = float(sweep["lr"])
     edge = " (lowest)" if chosen == min(tried) else " (highest)" if chosen == max(tried) else ""
     return f"{chosen:g}{edge}"
@@ -158,16 +158,16 @@ def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, st
     found: dict[tuple[str, str, str], Judgement] = {}
     open_: set[tuple[str, str, str]] = set()
     for name, networks in studies.items():
-        skip = next((one for one in networks if one.name == "skip"), None)
-        for one in networks:
-            for block in ("last", "chosen") if skip and one is not skip else ():
+        skip = next((net for net in networks if net.name == "skip"), None)
+        for net in networks:
+            for block in ("last", "chosen") if skip and net is not skip else ():
                 after, before = (
-                    [_estimates(network, block, network.epochs if trained else 0) for network in (one, skip) if network]
+                    [_estimates(network, block, network.epochs if trained else 0) for network in (net, skip) if network]
                     for trained in (True, False)
                 )
-                found[name, one.name, block] = judged(*after, *before)
-                if one.unresolved or (skip and skip.unresolved):
-                    open_.add((name, one.name, block))
+                found[name, net.name, block] = judged(*after, *before)
+                if net.unresolved or (skip and skip.unresolved):
+                    open_.add((name, net.name, block))
     words = {1: BETTER, -1: WORSE, 0: UNDECIDED}
     return {
         key: Line(key[1], 100 * judgement.difference.value, UNRESOLVED if key in open_ else words[sign])
@@ -181,53 +181,53 @@ def table(study: str, networks: Sequence[Network], lines: Lines) -> list[str]:
         "network", "rate", "seeds", "cosine", "dense, last block", "− skip", "dense, chosen block", "− skip", "k-NN",
     )  # fmt: skip
     body = []
-    for one in networks:
+    for net in networks:
         cosine, last, chosen, knn = (
-            _before_and_after(one, value, digits)
-            for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1))
+            _before_and_after(net, value, digits)
+            for value, digits in ((net.cosine, 2), (net.last, 1), (net.chosen, 1), (net.knn, 1))
         )
-        compared = [lines.get((study, one.name, block)) for block in ("last", "chosen")]
+        compared = [lines.get((study, net.name, block)) for block in ("last", "chosen")]
         said = ["" if line is None else f"{line.difference:+.1f}, {line.verdict}" for line in compared]
-        cells = [one.name, one.rate, str(len(one.seeds))]
+        cells = [net.name, net.rate, str(len(net.seeds))]
         body.append([*cells, cosine, last, said[0], chosen, said[1], knn])
     return markdown_table(columns, body)
 
 
-def _before_and_after(one: Network, value: Callable[[Sequence[EvalResult], int], float], digits: int) -> str:
-    before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
+def _before_and_after(net: Network, value: Callable[[Sequence[EvalResult], int], float], digits: int) -> str:
+    before, after = (net.over_seeds(value, epoch) for epoch in (0, net.epochs))
     return f"{statistics.mean(before):.{digits}f} → {mean_deviation(after, digits)}"
 
 
 def verdict(study: str, networks: Sequence[Network], compared: Lines) -> str:
     """Which skipless networks are alive, which have learnt, and which are better than skip, in sentences."""
-    others = [one for one in networks if one.name != "skip"]
+    others = [net for net in networks if net.name != "skip"]
     if len(others) in (0, len(networks)):
         return "Not complete yet."
-    alive = [one.name for one in others if is_alive(one)]
+    alive = [net.name for net in others if is_alive(net)]
     learnt = [
-        one.name
-        for one in others
-        if statistics.mean(one.over_seeds(one.last, one.epochs)) > statistics.mean(one.over_seeds(one.last, 0)) + 1
+        net.name
+        for net in others
+        if statistics.mean(net.over_seeds(net.last, net.epochs)) > statistics.mean(net.over_seeds(net.last, 0)) + 1
     ]
     said = f"Tokens alive at the end: {', '.join(alive) or 'none'}. Dense features of the last block more than a point "
     said += f"above their start: {', '.join(learnt) or 'none'}."
-    if not any(len(one.seeds) > 1 for one in networks):
+    if not any(len(net.seeds) > 1 for net in networks):
         return f"{said} One seed: whether one is better than skip is undecided."
     for block in ("last", "chosen"):
-        better = [name for one in others if (name := _if_better(one, compared[study, one.name, block]))]
+        better = [name for net in others if (name := _if_better(net, compared[study, net.name, block]))]
         said += f" Better than skip at the {block} block: {', '.join(better) or 'none'}."
     return said
 
 
-def _if_better(one: Network, line: Line) -> str:
+def _if_better(net: Network, line: Line) -> str:
     if line.verdict != BETTER:
         return ""
-    return f"{one.name} ({line.difference:+.1f}{'' if is_alive(one) else ', its last tokens alike'})"
+    return f"{net.name} ({line.difference:+.1f}{'' if is_alive(net) else ', its last tokens alike'})"
 
 
-def is_alive(one: Network) -> bool:
+def is_alive(net: Network) -> bool:
     """Whether the tokens of an image differ at the last block after training: a mean cosine below :data:`ALIVE`."""
-    return statistics.mean(one.over_seeds(one.cosine, one.epochs)) < ALIVE
+    return statistics.mean(net.over_seeds(net.cosine, net.epochs)) < ALIVE
 
 
 def answer(studies: Mapping[str, Sequence[Network]], compared: Lines) -> str:
@@ -237,8 +237,8 @@ def answer(studies: Mapping[str, Sequence[Network]], compared: Lines) -> str:
         lines = [
             (TITLES[name], line)
             for name, networks in studies.items()
-            for one in networks
-            if is_alive(one) and (line := compared.get((name, one.name, block))) is not None
+            for net in networks
+            if is_alive(net) and (line := compared.get((name, net.name, block))) is not None
         ]
         won = [f"{line.first} with {title} ({line.difference:+.1f})" for title, line in lines if line.verdict == BETTER]
         nearest = max(lines, key=lambda entry: entry[1].difference, default=None)
@@ -263,8 +263,8 @@ def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
             for axes, what in zip(grid[2 * at : 2 * at + 2], ("mIoU", "token cosine"), strict=True):
                 heading(axes, f"{TITLES[name]}: {what}")
                 axes.set_xlabel("block")
-                for one in networks:
-                    curve(axes, _points(one, what), NETWORKS.index(one.name), one.name)
+                for net in networks:
+                    curve(axes, _points(net, what), NETWORKS.index(net.name), net.name)
         legend(figure, grid, NETWORKS)
         return figure
 
@@ -272,9 +272,9 @@ def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
     return draw_beside(place, CURVES, picture, alt)
 
 
-def _points(one: Network, what: str) -> dict[int, float]:
+def _points(net: Network, what: str) -> dict[int, float]:
     """By block, means over seeds after training."""
-    every = [one.dense(rows, one.epochs) for rows in one.seeds.values()]
+    every = [net.dense(rows, net.epochs) for rows in net.seeds.values()]
     if what == "token cosine":
         return {block: statistics.mean(rows[block].token_cosine or 0.0 for rows in every) for block in every[0]}
     return {block: statistics.mean(rows[block].value for rows in every) for block in every[0]}
@@ -296,8 +296,8 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     """Write ``page`` and its curves beside it."""
     read = {folder.name: read_study(folder) for folder in folders}
     studies = {name: read[name] for name in TITLES if name in read}
-    runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
-    intro = _INTRO.format(runs=runs, cost=cost([one for one in folders if one.name in studies]), alive=ALIVE)
+    runs = sum(len(net.seeds) for networks in studies.values() for net in networks)
+    intro = _INTRO.format(runs=runs, cost=cost([folder for folder in folders if folder.name in studies]), alive=ALIVE)
     compared = judged_lines(studies)
     lines = [intro, "## Verdicts", "", answer(studies, compared), ""]
     lines += [f"- **{TITLES[name]}.** {verdict(name, networks, compared)}" for name, networks in studies.items()]

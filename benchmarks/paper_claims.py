@@ -49,7 +49,7 @@ def verdict_table() -> list[str]:
     study = paper_as_study()
     lines = []
     for claim in claims(study, Scores({variant.name: variant.rows for variant in study.variants})):
-        signs = [one.sign for one in claim.comparisons]
+        signs = [comparison.sign for comparison in claim.comparisons]
         words = ((1, "for"), (-1, "against"), (0, "undecided"))
         counts = ", ".join(f"{signs.count(sign)} {word}" for sign, word in words if sign in signs)
         lines.append([claim.text, f"{claim.verdict}: {counts}" if counts else claim.verdict])
@@ -139,29 +139,29 @@ def compared(study: str, rows: Sequence[EvalResult]) -> Iterator[SeedsComparison
         for name in names:
             role = INITIALISED if labels[name] == start else ROLES.get(labels[name], "")
             if role and (role != INITIALISED or labels[name] == start):
-                own = [row for row in rows if row.model == name]
+                of_model = [row for row in rows if row.model == name]
                 seed = int(name.rpartition("-s")[2])
-                about = own[0].optimizer, own[0].depth, own
+                about = of_model[0].optimizer, of_model[0].depth, of_model
                 variants.append(StudyVariant(name, role, *about, family=family(name), seed=seed))
         ours = ComparedStudy(variants, DATASETS, max(row.epoch for row in rows)).principal()
         scores = Scores({variant.name: variant.rows for variant in ours.variants})
         for rule in RULES:
-            for one in _of_rule(rule, ours, scores):
-                if start == "paper" or any(name.startswith(f"{start}-") for name in one.names):
-                    yield replace(one, start=start, study=study)
+            for pair in _of_rule(rule, ours, scores):
+                if start == "paper" or any(name.startswith(f"{start}-") for name in pair.names):
+                    yield replace(pair, start=start, study=study)
 
 
 def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[SeedsComparison]:
     """The pairs of a rule."""
     for benchmark, *sides in pairs_of(rule, study, scores):
         names = [family(side.now[0].row.model) for side in sides]
-        kinds = [{one.how == "the last block" for one in side.now} for side in sides]
+        kinds = [{score.how == "the last block" for score in side.now} for side in sides]
         for at, side in enumerate(sides):
             names[at] += ", several blocks" if "+" in side.now[0].row.block else ""
             names[at] += f", {side.now[0].when}" if side.now[0].when else ""
             if kinds[0] != kinds[1]:
                 names[at] += ", last block" if True in kinds[at] else ", earlier block"
-        high, low = (tuple(one.value for one in side.now) for side in sides)
+        high, low = (tuple(score.value for score in side.now) for side in sides)
         dead = tuple(side.is_dead for side in sides)
         judgement = judged_scores(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
         yield SeedsComparison(
@@ -172,39 +172,41 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
 
 def corrected(found: Sequence[SeedsComparison]) -> list[SeedsComparison]:
     """The same with Holm's p in place of each one's, and what counts by it."""
-    tested = [one.p for one in found if not math.isnan(one.p)]
+    tested = [pair.p for pair in found if not math.isnan(pair.p)]
     adjusted = iter(holm(tested))
-    with_p = [one if math.isnan(one.p) else replace(one, p=next(adjusted)) for one in found]
-    return [replace(one, counts=bool(one.p < SIGNIFICANT and one.direction)) for one in with_p]
+    with_p = [pair if math.isnan(pair.p) else replace(pair, p=next(adjusted)) for pair in found]
+    return [replace(pair, counts=bool(pair.p < SIGNIFICANT and pair.direction)) for pair in with_p]
 
 
 def verdict(found: Sequence[SeedsComparison]) -> str:
     """The verdict on a claim by its comparisons: the word, the seeds, what was tested, what points its way."""
     if not found:
         return "–"
-    signs = [one.direction for one in found if one.counts]
+    signs = [pair.direction for pair in found if pair.counts]
     word = {frozenset({1}): AGREES, frozenset({-1}): DISAGREES, frozenset(): OPEN}.get(frozenset(signs), MIXED)
-    seeds = sorted({one.seeds for one in found})
+    seeds = sorted({pair.seeds for pair in found})
     many = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed" + "s" * (seeds[0] > 1)
-    tested = sum(not math.isnan(one.p) for one in found)
+    tested = sum(not math.isnan(pair.p) for pair in found)
     counted = f"; {tested} tested: {signs.count(1)} for, {signs.count(-1)} against" if tested else ""
-    way = sum(one.direction > 0 for one in found)
+    way = sum(pair.direction > 0 for pair in found)
     return f"{word} ({many}){counted}; {way} of {len(found)} differences point its way"
 
 
 def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """The lines of the verdicts, of what could not be judged and of every comparison, as Markdown."""
-    found = corrected([one for name, rows in studies.items() for one in compared(name, rows)])
-    starts = list(dict.fromkeys(one.start for one in found))
+    found = corrected([pair for name, rows in studies.items() for pair in compared(name, rows)])
+    starts = list(dict.fromkeys(pair.start for pair in found))
     judged = {
-        rule.text: {start: [one for one in found if (one.claim, one.start) == (rule.text, start)] for start in starts}
+        rule.text: {
+            start: [pair for pair in found if (pair.claim, pair.start) == (rule.text, start)] for start in starts
+        }
         for rule in RULES
     }
-    run = {text: own for text, own in judged.items() if any(own.values())}
-    tested = sum(not math.isnan(one.p) for one in found)
+    run = {text: pairs for text, pairs in judged.items() if any(pairs.values())}
+    tested = sum(not math.isnan(pair.p) for pair in found)
     lines = ["## Verdicts", ""]
     head = ["claim", *(f"start: {start}" for start in starts)]
-    lines += markdown_rows(head, [[text, *map(verdict, own.values())] for text, own in run.items()], len(head))
+    lines += markdown_rows(head, [[text, *map(verdict, pairs.values())] for text, pairs in run.items()], len(head))
     lines += [
         "",
         f"{len(found)} comparisons; {tested} have several seeds of both networks and were tested.",
@@ -214,21 +216,21 @@ def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     lines += [f"- {rule.text}: {rule.missing}" for rule in RULES if rule.text not in run]
     lines += ["- PCA pictures of skipless networks are cleaner (figure 4): rows have no pictures", ""]
     lines += ["## Every comparison"]
-    for text, own in run.items():
+    for text, pairs in run.items():
         lines += ["", f"### {text}", ""]
-        lines += markdown_rows(_COLUMNS, [_line(one) for each in own.values() for one in each], 3)
+        lines += markdown_rows(_COLUMNS, [_line(pair) for each in pairs.values() for pair in each], 3)
     return lines
 
 
 _COLUMNS = ("study", "networks", "measure", "should be higher", "than", "difference", "p", "says")
 
 
-def _line(one: SeedsComparison) -> list[str]:
-    said = {1: "for", -1: "against", 0: "network dead" if any(one.dead) else "equal"}[one.direction]
+def _line(pair: SeedsComparison) -> list[str]:
+    said = {1: "for", -1: "against", 0: "network dead" if any(pair.dead) else "equal"}[pair.direction]
     return [
-        one.study, " − ".join(one.names), one.measure, mean_deviation(one.high), mean_deviation(one.low),
-        signed(one.difference), "–" if math.isnan(one.p) else f"{one.p:.2g}",
-        said if one.counts or not one.direction else f"points {said}",
+        pair.study, " − ".join(pair.names), pair.measure, mean_deviation(pair.high), mean_deviation(pair.low),
+        signed(pair.difference), "–" if math.isnan(pair.p) else f"{pair.p:.2g}",
+        said if pair.counts or not pair.direction else f"points {said}",
     ]  # fmt: skip
 
 

@@ -31,11 +31,11 @@ def deviations(spec: str, size: int, photos: int = 4) -> dict[tuple[str, str], t
         backbone = load_backbone(spec, pos_embed=rule)
         features[rule] = backbone.layers(images, [backbone.depth])[backbone.depth].tokens
     found = {}
-    for one, other in combinations(RULES, 2):
-        a, b = features[one], features[other]
+    for first, second in combinations(RULES, 2):
+        a, b = features[first], features[second]
         relative = (a - b).norm(dim=-1) / a.norm(dim=-1)
         cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)
-        found[one, other] = float(relative.max()), float(cosine.min())
+        found[first, second] = float(relative.max()), float(cosine.min())
     return found
 
 
@@ -49,9 +49,9 @@ def main() -> None:
     machine = describe()
     print(f"{args.spec}: {args.photos} photographs, {machine['cores']} cores, torch {machine['torch']}\n")
     rows = [
-        [str(size), f"{one} and {other}", f"{100 * relative:.1f} %", f"{cosine:.4f}"]
+        [str(size), f"{first} and {second}", f"{100 * relative:.1f} %", f"{cosine:.4f}"]
         for size in args.sizes
-        for (one, other), (relative, cosine) in deviations(args.spec, size, args.photos).items()
+        for (first, second), (relative, cosine) in deviations(args.spec, size, args.photos).items()
     ]
     print("\n".join(markdown_table(["pixels", "rules", "largest deviation", "least cosine"], rows)))
 

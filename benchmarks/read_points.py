@@ -26,9 +26,9 @@ Values = dict[int, list[float]]  # by block, one a seed
 
 def values(rows: Sequence[EvalResult], network: str, task: str, facet: str) -> Values:
     """mIoU in percent of every block of a network after training, one a seed."""
-    own = [row for row in rows if _network(row) == network and (row.task, row.facet) == (task, facet)]
-    last = max((row.epoch for row in own), default=0)
-    kept = [row for row in own if row.metric == "mIoU" and not row.note and row.block.isdigit() and row.epoch == last]
+    read = [row for row in rows if _network(row) == network and (row.task, row.facet) == (task, facet)]
+    last = max((row.epoch for row in read), default=0)
+    kept = [row for row in read if row.metric == "mIoU" and not row.note and row.block.isdigit() and row.epoch == last]
     found: Values = {}
     for row in sorted(kept, key=lambda row: (int(row.block), row.model)):
         found.setdefault(int(row.block), []).append(row.value)
@@ -46,7 +46,7 @@ def table(rows: Sequence[EvalResult]) -> list[str]:
     for network in dict.fromkeys(map(_network, rows)):
         for facet in dict.fromkeys(row.facet for row in rows if row.task in TITLES):
             by_task = [values(rows, network, task, facet) for task in TITLES]
-            cells = [mean_deviation(one[max(one)]) if one else "" for one in by_task]
+            cells = [mean_deviation(by_block[max(by_block)]) if by_block else "" for by_block in by_task]
             lines.append([f"{network}, `{facet}`", *cells])
     return markdown_table(["last block, mIoU", *TITLES.values()], lines)
 
@@ -62,7 +62,7 @@ def draw(rows: Sequence[EvalResult], place: Path) -> str:
             heading(axes, f"{network}: {TITLES[task]}, mIoU")
             axes.set_xlabel("block")
             for number, facet in enumerate(facets):
-                points = {block: statistics.mean(own) for block, own in values(rows, network, task, facet).items()}
+                points = {block: statistics.mean(runs) for block, runs in values(rows, network, task, facet).items()}
                 curve(axes, points, number, facet)
         for at in range(0, len(grid), len(networks)):
             for axes in grid[at + 1 : at + len(networks)]:

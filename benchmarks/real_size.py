@@ -145,11 +145,11 @@ def row(case: Case, found: Mapping[str, Any]) -> list[str]:
     stages = found["seconds"]
     features = sum(taken for name, taken in stages.items() if name.startswith("features/"))
     total = sum(stages.values())
-    own = max(0.0, 1 - found["forward"] / total)
+    rest = max(0.0, 1 - found["forward"] / total)
     planned = "" if found["planned"] is None else f"{found['planned']:.0f}"
     return [
         case.name, str(found["passes"]), f"{found['forward']:.0f}", f"{features:.0f}", f"{total - features:.0f}",
-        f"{100 * own:.0f} %", planned, f"{found['memory'] / 2**30:.1f}", f"{found['disk'] / 2**20:.0f}",
+        f"{100 * rest:.0f} %", planned, f"{found['memory'] / 2**30:.1f}", f"{found['disk'] / 2**20:.0f}",
     ]  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     samples = args.data.resolve()
     if args.case:
-        (case,) = (one for one in CASES if one.name == args.case)
+        (case,) = (case for case in CASES if case.name == args.case)
         with tempfile.TemporaryDirectory() as out:
             print(json.dumps(measured(case, args.spec, samples, args.images, Path(out))))
         return

@@ -131,8 +131,8 @@ def saved_bytes(name: str) -> int:
             hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
             with hooks, torch.autocast("cpu", torch.bfloat16):
                 scores = student(*views)
-        own = [tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in weights]
-        counts.append(sum(own) + scores.untyped_storage().nbytes())
+        saved = [tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in weights]
+        counts.append(sum(saved) + scores.untyped_storage().nbytes())
     return counts[1] - counts[0]  # without what does not grow with the batch: weights in bfloat16
 
 
@@ -191,16 +191,16 @@ def reckon(
     exchange = sum(alone.values()) - hidden
     size = 4 * sum(p.numel() for p in student.parameters())
     part = size / ranks if strategy == "fsdp" else float(size)
-    own, passes = 0.0, 12.0 if isinstance(optimizer, PreconditionedOptimizer) else 28.0  # bytes a parameter, of 4
+    work, passes = 0.0, 12.0 if isinstance(optimizer, PreconditionedOptimizer) else 28.0  # bytes a parameter, of 4
     state = 2 * part
     if isinstance(optimizer, PreconditionedOptimizer):
         shares = optimizer.shares(ranks)
-        own = max(optimizer_seconds(share, tf32=tf32) for share in shares)
+        work = max(optimizer_seconds(share, tf32=tf32) for share in shares)
         state = max(share.state_bytes for share in shares) + size * (2 if strategy == "fsdp" else 1)  # and its messages
     traffic = part / 4 * (passes + 12 + 8)  # the optimizer's, the teacher's moving average, norms and clip
     memory = 3 * part + state + min(images, MICRO) * saved  # student, teacher, gradients
     return Reckoning(
-        products, exchange, max(own, updates), traffic / (SHARE_MEMORY * MEMORY), ranks * images, operations,
+        products, exchange, max(work, updates), traffic / (SHARE_MEMORY * MEMORY), ranks * images, operations,
         sum(call.nbytes for call in calls.values()), memory,
     )  # fmt: skip
 

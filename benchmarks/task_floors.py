@@ -86,14 +86,14 @@ def discovery(config: ScenesConfig, root: Path) -> list[str]:
     """CorLoc in percent of the validation scenes: of the centre box, then of TokenCut on each kind of pixels."""
     boxes = config.open_detection(root, "val", None)
     truth = [boxes.boxes(i) for i in range(len(boxes))]
-    centre = np.mean([is_hit(centre_box(config.size, config.size), one) for one in truth])
+    centre = np.mean([is_hit(centre_box(config.size, config.size), boxes) for boxes in truth])
     values = [100 * float(centre)]
     for tokens in pixel_tokens(boxes, range(len(boxes)), Transform(mode="native"), PATCH).values():
         grid, standard = (config.size // PATCH, config.size // PATCH), tokens.standardised()
         found = [
             to_pixels(tokencut(standard(i), grid).box, PATCH, (config.size, config.size)) for i in range(len(boxes))
         ]
-        values.append(100 * float(np.mean([is_hit(box, one) for box, one in zip(found, truth, strict=True)])))
+        values.append(100 * float(np.mean([is_hit(box, boxes) for box, boxes in zip(found, truth, strict=True)])))
     return [f"{value:.1f}" for value in values]
 
 

@@ -65,7 +65,7 @@ class RowComparison:
         """In one line, ``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01``."""
         row, d = self.a.row, self.difference
         where = f"{row.metric} on {row.dataset} {row.split}, {d.n} images"
-        value, low, high = (f"{one:+{row.digits}}" for one in (d.value, d.low, d.high))
+        value, low, high = (f"{bound:+{row.digits}}" for bound in (d.value, d.low, d.high))
         line = f"{where}: {self.a.name} - {self.b.name} = {value}" + ("" if isnan(d.low) else f" [{low}, {high}]")
         line += f", too few for a test (below {LEAST})" if isnan(d.p) else f", p {d.p:.2g}"
         if self.mcnemar is not None:
@@ -147,9 +147,9 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
 
 def _fixed(row: EvalResult, block: str, records: Sequence[ImageRecords]) -> Candidate:
     ids = tuple(sorted(records[0].ids))
-    if any(set(one.ids) != set(ids) for one in records):
+    if any(set(record.ids) != set(ids) for record in records):
         raise DataError(f"{row.model} block {row.block}: its seeds are of different images")
-    values = [one.of(ids) for one in records]
+    values = [record.of(ids) for record in records]
     hits = values[0] if len(values) == 1 and are_hits(values[0]) else None
     return Candidate(row, block, ids, estimate(values), hits)
 
@@ -175,18 +175,18 @@ def _with_seeds(
 ) -> dict[EvalResult, tuple[ImageRecords, ...]]:
     """Rows with their records: of one fit, or of the fits of all seeds for the row of their mean."""
     measured: dict[EvalResult, tuple[ImageRecords, ...]] = {
-        row: (one,) for row, one in recorded.items() if not row.is_of_a_seed
+        row: (records,) for row, records in recorded.items() if not row.is_of_a_seed
     }
     for row in rows:
         same = ("metric", "block", "norm", "facet", "protocol")
         if row.deviation is not None and not row.note:
-            of_seeds = [one for one in recorded if one.is_of_a_seed and _alike(one, row, same)]
-            measured |= {row: tuple(recorded[one] for one in of_seeds)} if of_seeds else {}
+            of_seeds = [other for other in recorded if other.is_of_a_seed and _alike(other, row, same)]
+            measured |= {row: tuple(recorded[seed_row] for seed_row in of_seeds)} if of_seeds else {}
     return measured
 
 
-def _alike(one: EvalResult, other: EvalResult, keys: Iterable[str]) -> bool:
-    return all(getattr(one, key) == getattr(other, key) for key in keys)
+def _alike(row: EvalResult, other: EvalResult, keys: Iterable[str]) -> bool:
+    return all(getattr(row, key) == getattr(other, key) for key in keys)
 
 
 def _matches(row: EvalResult, wanted: Mapping[str, str]) -> bool:

@@ -79,7 +79,7 @@ def train_heads(
     with torch.no_grad(), Progress(fit.title, fit.steps, "steps") as progress:
         for batch, (images, labels) in prefetched(batches, fit.crops, threads_of(given.workers)):
             read, grid = features(images)
-            truth = tuple(one.to(features.device, non_blocking=True) for one in labels)
+            truth = tuple(part.to(features.device, non_blocking=True) for part in labels)
             stack.step_with(
                 fit.norm(read),
                 lambda logits, grid=grid, truth=truth, step=batch.step: fit.gradients(  # type: ignore[misc]

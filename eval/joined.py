@@ -13,8 +13,8 @@ from dinoskip.results import read_rows, write_rows
 
 def part_folder(out: Path, blocks: Sequence[int]) -> Path:
     """Where a task leaves what it has of these blocks: a folder of their own where not all blocks have one grid."""
-    own = out / f"blocks{blocks[0]}-{blocks[-1]}" if blocks else out
-    return own if own.is_dir() else out
+    folder = out / f"blocks{blocks[0]}-{blocks[-1]}" if blocks else out
+    return folder if folder.is_dir() else out
 
 
 def join_parts(out: Path, parts: Mapping[Path, int]) -> None:
@@ -40,6 +40,6 @@ def join_parts(out: Path, parts: Mapping[Path, int]) -> None:
             said = row if row.is_baseline else replace(row, resolution=f"{row.resolution}, {stride} px a cell")
             recorded.append(RecordedRow(said, None if of_images is None else of_images.values))
     if ids is None:
-        write_rows(out / ROWS, [one.row for one in recorded])
+        write_rows(out / ROWS, [record.row for record in recorded])
     else:
         write_recorded_rows(out, ids, recorded)

@@ -43,11 +43,11 @@ def read_maps(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[n
     maps: dict[int, dict[str, NDArray[np.uint8]]] = {}
     for block, name in index["files"].items():
         stored = np.load(folder / name, mmap_mode="r").reshape(-1)
-        own = index["values"].get(block)
-        named = None if own is None else np.where(np.array(own) < 0, UNNAMED, own).astype(np.uint8)
+        of_block = index["values"].get(block)
+        named = None if of_block is None else np.where(np.array(of_block) < 0, UNNAMED, of_block).astype(np.uint8)
         maps[int(block)] = {}
-        for one in filter(place.__contains__, ids):
-            h, w = grids[place[one]]
-            part = np.array(stored[ends[place[one]] - h * w : ends[place[one]]]).reshape(h, w)
-            maps[int(block)][one] = part.astype(np.uint8) if named is None else named[part]
+        for image in filter(place.__contains__, ids):
+            h, w = grids[place[image]]
+            part = np.array(stored[ends[place[image]] - h * w : ends[place[image]]]).reshape(h, w)
+            maps[int(block)][image] = part.astype(np.uint8) if named is None else named[part]
     return maps

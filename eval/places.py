@@ -52,4 +52,4 @@ def read_layers(backbone: Backbone, pixels: Tensor, places: Mapping[str, Place])
     norms = {place.facet: place.norm for place in places.values()}
     blocks = {block for place in places.values() for block in place.blocks}
     layers = backbone.layers(pixels, blocks, list(norms), list(norms.values()))
-    return {(facet, block): one.tokens for facet, own in layers.items() for block, one in own.items()}
+    return {(facet, block): layer.tokens for facet, by_block in layers.items() for block, layer in by_block.items()}

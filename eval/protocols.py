@@ -37,7 +37,7 @@ class ProtocolConfig(Config):
     @classmethod
     def _declared(cls) -> type[Self]:
         """The class that declares the settings, of which a study's section is a subclass."""
-        return next(one for one in reversed(cls.__mro__) if "protocol" in getattr(one, "model_fields", {}))
+        return next(base for base in reversed(cls.__mro__) if "protocol" in getattr(base, "model_fields", {}))
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -54,10 +54,10 @@ class ProtocolConfig(Config):
     def changed(self) -> list[str]:
         """``epochs 20`` and the like for every setting that is not the protocol's."""
         declared = self._declared()
-        own = declared(protocol=self.protocol)  # type: ignore[call-arg, attr-defined]
+        base = declared(protocol=self.protocol)  # type: ignore[call-arg, attr-defined]
         values = {name: getattr(self, name) for name in declared.model_fields if name not in self.unsaid}
         return [
-            f"{name.replace('_', ' ')} {_text(value)}" for name, value in values.items() if value != getattr(own, name)
+            f"{name.replace('_', ' ')} {_text(value)}" for name, value in values.items() if value != getattr(base, name)
         ]
 
 

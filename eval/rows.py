@@ -55,12 +55,12 @@ def row_like(given: TaskInputs, task: str, metric: str = "", **fields: Any) -> E
 
 def baseline_rows(name: str, rows: Iterable[RecordedRow]) -> list[RecordedRow]:
     """Rows, and their records, as those of the rule ``name`` (:meth:`EvalResult.baseline`)."""
-    return [replace(one, row=one.row.baseline(name, one.row.value, one.row.low, one.row.high)) for one in rows]
+    return [replace(rec, row=rec.row.baseline(name, rec.row.value, rec.row.low, rec.row.high)) for rec in rows]
 
 
 def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
     """Say which block has the best value of ``metric``, and which one held-out training images choose."""
-    rows = [one.row for one in recorded if one.row.metric == metric and not one.row.is_baseline]
+    rows = [record.row for record in recorded if record.row.metric == metric and not record.row.is_baseline]
     first = [row for row in rows if row.note == rows[0].note]
     best = max(first, key=lambda row: np.nan_to_num(row.ranking_value, nan=-np.inf))
     log.info("%s: best is block %s with %s %s", best.task, best.block, best.shown, metric)
@@ -130,7 +130,7 @@ def chosen_rows(
         return rows_of(noted if trials.several else like, trials.chosen)
     rows = rows_of(like, trials.chosen)
     rows[trials.at] = replace(rows[trials.at], row=replace(rows[trials.at].row, heldout=trials.heldout))
-    return rows + ([replace(one, values=None) for one in rows_of(noted, trials.best)] if trials.several else [])
+    return rows + ([replace(record, values=None) for record in rows_of(noted, trials.best)] if trials.several else [])
 
 
 def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ def read_like(like: EvalResult, group: Group) -> EvalResult:
 
 def place_of(stack: HeadStack, group: Group, name: str) -> str:
     """``name`` (blocks) with the facet in front, ``mlp 3``, if that is not the first of the stack."""
-    facet, first = (facet_of(one[0][0]) for one in (group, stack.groups[0]))
+    facet, first = (facet_of(keys[0][0]) for keys in (group, stack.groups[0]))
     return name if facet == first else f"{facet} {name}"
 
 

@@ -81,10 +81,10 @@ class SurfaceHeads(FittedHeads, ABC):
         scores: list[NDArray[np.float64]] = []
         kept: list[NDArray[np.float16]] = []
         for _, (image, *labels) in read_ahead(title, rows.tolist(), lambda row: self.read(dataset, row), workers):
-            truth = [one.to(self.features.device, non_blocking=True) for one in labels]
-            scores.append(np.stack([one.cpu().numpy() for one in self.scores(image, *truth)]))
+            truth = [label.to(self.features.device, non_blocking=True) for label in labels]
+            scores.append(np.stack([score.cpu().numpy() for score in self.scores(image, *truth)]))
             if len(kept) < mapped:
-                kept.append(np.stack([one.cpu().numpy().astype(np.float16) for one in self.maps(image)]))
+                kept.append(np.stack([predicted.cpu().numpy().astype(np.float16) for predicted in self.maps(image)]))
         every = np.stack(scores, 2)
         every[~self.stack.finite().cpu().numpy()] = np.nan
         return ScoredHeads(every, _of_one_size(kept))
@@ -94,12 +94,12 @@ def _of_one_size(maps: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
     """Stack maps (G, L, ..., h, w) of images into (G, L, m, ..., h, w)."""
     if not maps:
         return np.empty((0,) * 5, np.float16)
-    sides = np.max([one.shape[-2:] for one in maps], axis=0)
-    edges = [(sides - one.shape[-2:]).tolist() for one in maps]
+    sides = np.max([predicted.shape[-2:] for predicted in maps], axis=0)
+    edges = [(sides - predicted.shape[-2:]).tolist() for predicted in maps]
     none = [(0, 0)] * (maps[0].ndim - 2)
     padded = [
-        np.pad(one, [*none, (0, below), (0, beside)], constant_values=np.nan)
-        for one, (below, beside) in zip(maps, edges, strict=True)
+        np.pad(predicted, [*none, (0, below), (0, beside)], constant_values=np.nan)
+        for predicted, (below, beside) in zip(maps, edges, strict=True)
     ]
     return np.stack(padded, 2)
 
@@ -138,8 +138,8 @@ class ChosenHeads:
         for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True)):
             held = None if self.heldout is None else 100 * float(np.nanmean(self.heldout[group, mine, :, share]))
             trials = Trials(scores[group, mine], scores[group, best[group]], several, held, share)
-            own = replace(read_like(like, self.stack.groups[group]), block=name)
-            recorded += chosen_rows(own, lambda row, measured: scored_rows(row, names, measured), trials)
+            template = replace(read_like(like, self.stack.groups[group]), block=name)
+            recorded += chosen_rows(template, lambda row, measured: scored_rows(row, names, measured), trials)
         return recorded
 
     def write(
@@ -158,8 +158,8 @@ class ChosenHeads:
         recorded = self.rows(like)
         for metric in (self.measures.error, self.measures.share):
             log_best(recorded, metric)
-        for name, own in baselines.items():
-            recorded += scored_rows(like.baseline(name, 0.0), self.measures.names, own)
+        for name, of_baseline in baselines.items():
+            recorded += scored_rows(like.baseline(name, 0.0), self.measures.names, of_baseline)
         save_tensors(out / "heads.safetensors", folded_heads(self.stack, self.chosen, constants), {"format": "1"})
         write_json(out / f"{self.measures.task}.json", {"config": dict(settings), "heads": self._trials()})
         maps = self.scored.maps
@@ -189,8 +189,8 @@ class ChosenHeads:
     def _means(self, scores: NDArray[np.float64]) -> list[float | None]:
         """Mean error of each trial of scores (L, n, M); None where there is none."""
         errors = scores[..., self.measures.names.index(self.measures.error)]
-        values = [own[np.isfinite(own)] for own in errors]
-        return [float(own.mean()) if own.size else None for own in values]
+        values = [trial[np.isfinite(trial)] for trial in errors]
+        return [float(trial.mean()) if trial.size else None for trial in values]
 
 
 def evaluate_surfaces(
@@ -226,9 +226,9 @@ def split_images(
     train: NamedImages, val: NamedImages, share: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Training images that heads are fitted on, and those held out; :class:`DataError` if a split has no image."""
-    for one in (train, val):
-        if not one.ids:
-            raise DataError(f"{one.name}: no image in {one.split}")
+    for dataset in (train, val):
+        if not dataset.ids:
+            raise DataError(f"{dataset.name}: no image in {dataset.split}")
     return held_out(len(train.ids), share, seed)
 
 
@@ -246,7 +246,7 @@ def lowest_trials(errors: NDArray[np.float64], names: Sequence[str], what: str) 
     there = np.isfinite(errors)
     count = there.sum(-1)
     means = np.where(count > 0, np.where(there, errors, 0.0).sum(-1) / np.maximum(count, 1), np.inf)
-    for name, own in zip(names, means, strict=True):
-        if not np.isfinite(own).any():
+    for name, of_group in zip(names, means, strict=True):
+        if not np.isfinite(of_group).any():
             raise DataError(f"{what}: block {name}: no head has a score", "lower the learning rates or check labels")
-    return [int(one) for one in means.argmin(1)]
+    return [int(index) for index in means.argmin(1)]

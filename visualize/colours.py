@@ -39,12 +39,12 @@ class TokenSource(Protocol):
 @dataclass(frozen=True)
 class PcaBasis:
     """The colours of one store at one block: scores on ``pca``, as they are or times ``turn`` (3, 3), None at the
-    deepest block of the first store; each channel between its low and high value, of (2, 3) ``own`` and ``turned``.
+    deepest block of the first store; each channel between its low and high value, ``unturned`` and ``turned`` (2, 3).
     """
 
     pca: PatchPCA
     turn: np.ndarray | None
-    own: np.ndarray
+    unturned: np.ndarray
     turned: np.ndarray
 
 
@@ -53,9 +53,9 @@ class PcaViews:
     """Three ways to colour the same tokens, each a list of :data:`Colours`, one a store.
 
     ``aligned``: at each block one basis a store over all shown images; scores of the first store that has the block are
-    turned (orthogonal Procrustes) onto those of the next deeper block, of later stores onto the first's. ``own``: the
-    same basis, not turned; left out where nothing was. ``image``: a basis for each image, later stores turned onto
-    the first store that has the image. Channels are scaled by robust quantiles, of all images or of the one.
+    turned (orthogonal Procrustes) onto those of the next deeper block, of later stores onto the first's. ``unturned``:
+    the same basis; left out where nothing was turned. ``image``: a basis for each image, later stores turned onto the
+    first store that has the image. Channels are scaled by robust quantiles, of all images or of the one.
 
     ``roughness`` is that of each image in the basis over all shown images, before channels are scaled, clipped and
     rounded: {block: a value an image} of each store (turned or not makes no difference), nan where there is none.
@@ -66,7 +66,7 @@ class PcaViews:
     """
 
     aligned: list[Colours]
-    own: list[Colours]
+    unturned: list[Colours]
     image: list[Colours]
     roughness: list[dict[int, list[float]]]
     foreground: list[Colours]
@@ -80,8 +80,8 @@ def pca_views(
 ) -> PcaViews:
     """Colour images ``ids``; None where a store lacks the image or its tokens are not finite.
 
-    With ``bases``, those of other images of the same stores, ``aligned`` and ``own`` colours mean what they mean there;
-    blocks without a basis get one of these images.
+    With ``bases``, those of other images of the same stores, ``aligned`` and ``unturned`` colours mean what they mean
+    there; blocks without a basis get one of these images.
     """
     empty: list[list[dict[int, Any]]] = [[{} for _ in stores] for _ in range(8)]
     views = PcaViews(*empty)
@@ -100,11 +100,11 @@ def pca_views(
             pca = _fitted(tokens) if basis is None else basis.pca
             scores = _scores(tokens, pca)
             turn = _turn(scores, reference or deeper) if basis is None else basis.turn
-            turned = scores if turn is None else {name: one @ turn for name, one in scores.items()}
+            turned = scores if turn is None else {name: of_image @ turn for name, of_image in scores.items()}
             basis = basis or PcaBasis(pca, turn, _ends(scores), _ends(turned))
             views.aligned[number][block] = _painted(turned, ids, basis.turned)
             if turn is not None:
-                views.own[number][block] = _painted(scores, ids, basis.own)
+                views.unturned[number][block] = _painted(scores, ids, basis.unturned)
             views.image[number][block] = _image_colours(tokens, first, ids)
             views.roughness[number][block] = [
                 float(roughness(scores[name])) if name in scores else math.nan for name in ids
@@ -113,7 +113,7 @@ def pca_views(
             _add_foreground(views, number, block, tokens, ids)
             reference = reference or turned
         deeper = reference or deeper
-    return PcaViews(*([dict(sorted(one.items())) for one in part] for part in empty))
+    return PcaViews(*([dict(sorted(by_block.items())) for by_block in part] for part in empty))
 
 
 def _add_foreground(views: PcaViews, number: int, block: int, tokens: Scores, ids: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ def _add_foreground(views: PcaViews, number: int, block: int, tokens: Scores, id
     colours = dict(zip(tokens, find_foreground(shown).colours, strict=True))
     counted = count_outliers(shown)
     scale = counted.median or 1.0
-    norms = {name: np.linalg.norm(one.astype(np.float64), axis=-1) / scale for name, one in tokens.items()}
+    norms = {name: np.linalg.norm(of_image.astype(np.float64), axis=-1) / scale for name, of_image in tokens.items()}
     views.foreground[number][block] = [colours.get(name) for name in ids]
     views.norms[number][block] = [norms.get(name) for name in ids]
     views.outliers[number][block] = counted
@@ -154,7 +154,7 @@ class _Rows(Iterable[np.ndarray]):
         self._tokens = tokens
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        return (one.reshape(-1, one.shape[-1]) for one in self._tokens.values())
+        return (of_image.reshape(-1, of_image.shape[-1]) for of_image in self._tokens.values())
 
 
 def _fitted(tokens: Mapping[str, np.ndarray]) -> PatchPCA:
@@ -163,16 +163,16 @@ def _fitted(tokens: Mapping[str, np.ndarray]) -> PatchPCA:
 
 def _scores(tokens: Mapping[str, np.ndarray], pca: PatchPCA) -> dict[str, np.ndarray]:
     """Scores (h, w, 3) float of each image."""
-    return {name: np.asarray(pca.transform(one)) for name, one in tokens.items()}
+    return {name: np.asarray(pca.transform(of_image)) for name, of_image in tokens.items()}
 
 
 def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[str]) -> list[np.ndarray | None]:
     """Colours by a basis of each image's own, turned onto ``first``'s where it has the image; else added there."""
     colours: dict[str, np.ndarray] = {}
-    for name, one in tokens.items():
-        if one.shape[0] * one.shape[1] < 2:
+    for name, of_image in tokens.items():
+        if of_image.shape[0] * of_image.shape[1] < 2:
             continue
-        scores = _scores({name: one}, _fitted({name: one}))
+        scores = _scores({name: of_image}, _fitted({name: of_image}))
         if name in first:
             scores = aligned(scores, first)
         else:
@@ -182,7 +182,7 @@ def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[s
 
 
 def _joined(scores: Scores) -> np.ndarray:
-    return np.concatenate([one.reshape(-1, 3) for one in scores.values()])
+    return np.concatenate([of_image.reshape(-1, 3) for of_image in scores.values()])
 
 
 def _ends(scores: Scores) -> np.ndarray:
@@ -207,4 +207,4 @@ def _turn(scores: Scores, reference: Scores | None) -> np.ndarray | None:
 def aligned(scores: Scores, reference: Scores) -> dict[str, np.ndarray]:
     """``scores`` turned as one to come closest to ``reference`` on the images both have (same grids or not)."""
     turn = _turn(scores, reference)
-    return dict(scores) if turn is None else {name: one @ turn for name, one in scores.items()}
+    return dict(scores) if turn is None else {name: of_image @ turn for name, of_image in scores.items()}

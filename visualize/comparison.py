@@ -141,7 +141,7 @@ class Score:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """Of the images, sorted; none without records of all seeds on the same images."""
-        same = {frozenset(one.ids) for one in self.outcomes}
+        same = {frozenset(outcome.ids) for outcome in self.outcomes}
         return tuple(sorted(self.outcomes[0].ids)) if len(same) == 1 else ()
 
     @cached_property
@@ -150,7 +150,7 @@ class Score:
         if self.fitted is not None:
             return self.fitted
         if self.ids:
-            return estimate([one.of(self.ids) for one in self.outcomes])
+            return estimate([outcome.of(self.ids) for outcome in self.outcomes])
         return self.alone
 
     @property
@@ -189,7 +189,7 @@ class NetworkScores:
         """``skip-adamw 41.7 b9``, over seeds ``skip-adamw 41.7 ± 0.4 b9 b8``."""
         if len(self.now) == 1:
             return self.now[0].text
-        values = mean_deviation([one.value for one in self.now])
+        values = mean_deviation([score.value for score in self.now])
         return " ".join(filter(None, (self.name, values, self.blocks, self.now[0].when)))
 
     @property
@@ -204,7 +204,7 @@ def judged_scores(first: NetworkScores, second: NetworkScores, margin: float = 0
     None where neither records nor intervals nor seeds say how sure the difference is.
     """
     now, other, before, other_before = aligned(first.now, second.now, first.before, second.before)
-    found = difference([replace(one, value=one.value + margin / 100) for one in now], other)
+    found = difference([replace(score, value=score.value + margin / 100) for score in now], other)
     if len(now) == len(other) == 1 and not found.n and math.isnan(found.low):
         return None
     return Judgement(found, gain_of(*((now, before) if found.value > 0 else (other, other_before))))
@@ -298,14 +298,14 @@ class Scores:
         None unless every block has one seed's records of the same images.
         """
         kept = {block: tuple(self._records.get(row, ())) for block, row in single.items()}
-        shapes = {(frozenset(one.ids), one.values.shape) for own in kept.values() for one in own}
-        if any(len(own) != 1 for own in kept.values()) or len(shapes) != 1:
+        shapes = {(frozenset(record.ids), record.values.shape) for records in kept.values() for record in records}
+        if any(len(records) != 1 for records in kept.values()) or len(shapes) != 1:
             return None
         ids = tuple(sorted(kept[next(iter(kept))][0].ids))  # so that variants share their halves
         if len(ids) < LEAST_TO_CHOOSE:
             last = self.last(single)
             return replace(last, how=FIXED, best=max(single.values(), key=lambda row: row.value)) if last else None
-        fit = cross_fitted_best({block: own[0].of(ids) for block, own in kept.items()})
+        fit = cross_fitted_best({block: records[0].of(ids) for block, records in kept.items()})
         blocks = tuple(fit.blocks)
         row = single[blocks[0]]
         ends = fit.estimate.interval
@@ -322,7 +322,7 @@ class Scores:
 def _single(rows: Rows) -> dict[str, EvalResult]:
     """Rows of single blocks, by block."""
     single = [(place, row) for place, row in rows.items() if row.block.isdigit()]
-    return dict(sorted(single, key=lambda one: int(one[1].block)))
+    return dict(sorted(single, key=lambda entry: int(entry[1].block)))
 
 
 def _with_own_best(benchmarks: Arranged) -> Arranged:
@@ -351,15 +351,15 @@ def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> 
     """Records of each row; of a mean over seeds those of its seeds."""
     kept: dict[EvalResult, list[ImageRecords]] = {}
     seeds: dict[EvalResult, list[ImageRecords]] = {}
-    for row, one in records.items():
+    for row, record in records.items():
         if row.is_of_a_seed:
-            seeds.setdefault(_without_seed(row), []).append(one)
+            seeds.setdefault(_without_seed(row), []).append(record)
         else:
-            kept[row] = [one]
+            kept[row] = [record]
     for rows in variants.values():
         for row in rows:
-            if row.deviation is not None and row not in kept and (own := seeds.get(_without_seed(row))):
-                kept[row] = own
+            if row.deviation is not None and row not in kept and (of_seeds := seeds.get(_without_seed(row))):
+                kept[row] = of_seeds
     return kept
 
 

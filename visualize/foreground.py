@@ -34,20 +34,20 @@ def find_foreground(images: Sequence[NDArray[np.floating]]) -> Foreground:
     Without foreground tokens enough for three components colours stay black. Raises ValueError for tokens that are not
     finite, or fewer than two.
     """
-    flat = [np.asarray(one).reshape(-1, one.shape[-1]) for one in images]
+    flat = [np.asarray(tokens).reshape(-1, tokens.shape[-1]) for tokens in images]
     first = PatchPCA(1).fit(flat)
-    scores = [first.transform(one).reshape(image.shape[:2]) for one, image in zip(flat, images, strict=True)]
+    scores = [first.transform(tokens).reshape(image.shape[:2]) for tokens, image in zip(flat, images, strict=True)]
     scores = [border_sign(scores) * score for score in scores]
     masks = [np.asarray(score > 0) for score in scores]
-    inside = [one[mask.ravel()] for one, mask in zip(flat, masks, strict=True)]
-    inside = [one for one in inside if len(one)]
+    inside = [tokens[mask.ravel()] for tokens, mask in zip(flat, masks, strict=True)]
+    inside = [tokens for tokens in inside if len(tokens)]
     colours = [np.zeros((*mask.shape, 3), np.uint8) for mask in masks]
     if sum(map(len, inside)) > 3 <= images[0].shape[-1]:
         second = PatchPCA(3).fit(inside)
-        every = np.concatenate([second.transform(one) for one in flat])
+        every = np.concatenate([second.transform(tokens) for tokens in flat])
         shown = to_rgb(every, mask=np.concatenate([mask.ravel() for mask in masks]))
         ends = np.cumsum([mask.size for mask in masks])[:-1]
-        colours = [one.reshape(*mask.shape, 3) for one, mask in zip(np.split(shown, ends), masks, strict=True)]
+        colours = [scores.reshape(*mask.shape, 3) for scores, mask in zip(np.split(shown, ends), masks, strict=True)]
     return Foreground(masks, colours)
 
 
@@ -72,7 +72,7 @@ def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) ->
     Source of the phenomenon: Darcet et al. 2023, "Vision Transformers Need Registers", whose cut is an absolute norm
     that holds for one network.
     """
-    norms = [np.linalg.norm(np.asarray(one, np.float64), axis=-1) for one in images]
+    norms = [np.linalg.norm(np.asarray(tokens, np.float64), axis=-1) for tokens in images]
     median = float(np.median(np.concatenate([norm.ravel() for norm in norms])))
     return [np.asarray(norm > times * median) for norm in norms]
 
@@ -89,8 +89,8 @@ class OutlierCount:
 
 def count_outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> OutlierCount:
     """:class:`OutlierCount` of the tokens (h, w, C) of images at one block."""
-    norms = np.concatenate([np.linalg.norm(np.asarray(one, np.float64), axis=-1).ravel() for one in images])
-    found = np.concatenate([one.ravel() for one in outliers(images, times)])
+    norms = np.concatenate([np.linalg.norm(np.asarray(tokens, np.float64), axis=-1).ravel() for tokens in images])
+    found = np.concatenate([outlying.ravel() for outlying in outliers(images, times)])
     median = float(np.median(norms))
     ratio = float(norms.max()) / median if median else 0.0
     return OutlierCount(float(found.mean()), float(norms[found].mean()) if found.any() else 0.0, median, ratio)

@@ -133,10 +133,10 @@ def procrustes(source: ArrayLike, target: ArrayLike) -> F64:
 
     It turns a second model's scores onto the first's (Schoenemann 1966), so that their colours can be compared.
     """
-    one, other = np.asarray(source, dtype=np.float64), np.asarray(target, dtype=np.float64)
-    if one.shape != other.shape or one.ndim != 2:
-        raise ValueError(f"scores of shapes {one.shape} and {other.shape} cannot be aligned")
-    left, _, right = np.linalg.svd(one.T @ other)
+    first, second = np.asarray(source, dtype=np.float64), np.asarray(target, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 2:
+        raise ValueError(f"scores of shapes {first.shape} and {second.shape} cannot be aligned")
+    left, _, right = np.linalg.svd(first.T @ second)
     return np.asarray(left @ right, dtype=np.float64)
 
 

@@ -52,7 +52,7 @@ def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 def sheet(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Lay maps (h, w, ...) out as a grid without gaps; all take the size of the first, by nearest neighbour."""
     size = rows[0][0].shape[:2]
-    fitted = [[one if one.shape[:2] == size else nearest(one, size) for one in row] for row in rows]
+    fitted = [[picture if picture.shape[:2] == size else nearest(picture, size) for picture in row] for row in rows]
     return np.concatenate([np.concatenate(row, axis=1) for row in fitted], axis=0)
 
 

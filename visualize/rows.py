@@ -44,7 +44,7 @@ def families(variants: Iterable[StudyVariant]) -> dict[str, list[StudyVariant]]:
     together: dict[str, list[StudyVariant]] = {}
     for variant in variants:
         together.setdefault(variant.family or variant.name, []).append(variant)
-    return {(own[0].name if len(own) == 1 else name): own for name, own in together.items()}
+    return {(seeds[0].name if len(seeds) == 1 else name): seeds for name, seeds in together.items()}
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ def arranged(variants: Variants) -> Arranged:
             if comparable(row):
                 grouped.setdefault(benchmark_key(row), []).append((variant, row))
     benchmarks: Arranged = {}
-    for key in sorted(grouped, key=lambda one: (_order(grouped[one][0][1]), [_natural(part) for part in one])):
+    for key in sorted(grouped, key=lambda key: (_order(grouped[key][0][1]), [_natural(part) for part in key])):
         settings = {setting_of(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
         for variant, row in grouped[key]:
-            own = (f"read at {row.facet}" if row.facet else "", *setting_of(row)[1:])
-            setting = ", ".join(own[index] for index in differing if own[index])
+            context = (f"read at {row.facet}" if row.facet else "", *setting_of(row)[1:])
+            setting = ", ".join(context[index] for index in differing if context[index])
             epochs = benchmarks.setdefault(Benchmark(*key, setting), {}).setdefault(variant, {})
             epochs.setdefault(row.epoch, {})[row.block] = row
     return benchmarks
@@ -160,7 +160,7 @@ def values_of(rows: Rows) -> dict[str, float]:
 def benchmark_values(variants: Variants) -> dict[Benchmark, dict[str, dict[str, float]]]:
     """Values of :func:`last_epochs`: ``{benchmark: {variant: {block: value}}}``."""
     every = last_epochs(variants)
-    return {benchmark: {name: values_of(own) for name, own in rows.items()} for benchmark, rows in every.items()}
+    return {benchmark: {name: values_of(net) for name, net in rows.items()} for benchmark, rows in every.items()}
 
 
 PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the keys and tau = 0.2"
@@ -187,8 +187,8 @@ def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str
         for row in filter(comparable, rows):
             kinds.setdefault(place(row), {}).setdefault(setting_of(row), []).append((variant, row))
     chosen = {
-        key: max(own, key=lambda one: (len({name for name, _ in own[one]}), _as_papers(own[one][0][1])))
-        for key, own in kinds.items()
+        key: max(seen, key=lambda b: (len({name for name, _ in seen[b]}), _as_papers(seen[b][0][1])))
+        for key, seen in kinds.items()
     }
     return {
         name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[place(row)]]
@@ -198,10 +198,8 @@ def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str
 
 def one_k_per_dataset(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
     """The same without all but the last of the settings at which a metric is taken, as k-NN's k: one fills a curve."""
-    last = {(one.task, one.dataset, one.setting): one for one in benchmarks if _varies(one)}
-    return {
-        one: v for one, v in benchmarks.items() if not _varies(one) or last[one.task, one.dataset, one.setting] == one
-    }
+    last = {(b.task, b.dataset, b.setting): b for b in benchmarks if _varies(b)}
+    return {b: v for b, v in benchmarks.items() if not _varies(b) or last[b.task, b.dataset, b.setting] == b}
 
 
 def _varies(benchmark: Benchmark) -> bool:
@@ -219,7 +217,7 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
     single = single_blocks(values)
     if not single:
         return None
-    block = max(single, key=lambda one: (single[one], -one))
+    block = max(single, key=lambda number: (single[number], -number))
     return str(block), single[block]
 
 
@@ -275,7 +273,7 @@ def setting_note(variants: Variants) -> str:
     """Which setting each benchmark of :func:`principal` rows was taken with."""
     parts = []
     for benchmark, rows in last_epochs(variants).items():
-        first = next(row for own in rows.values() for row in own.values())
+        first = next(row for model_rows in rows.values() for row in model_rows.values())
         about = ", ".join(
             f"{name} {value}" if name else value
             for name, value in zip(("facet", "norm", "size", ""), setting_of(first), strict=True)

@@ -188,9 +188,9 @@ def setting(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}" if math.isfinite(value) else "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
     if isinstance(value, Mapping):
-        return ", ".join(f"{clean(key, 60)} {setting(one)}" for key, one in value.items())
+        return ", ".join(f"{clean(key, 60)} {setting(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(setting(one) for one in value) or "none"
+        return ", ".join(setting(part) for part in value) or "none"
     return clean(value, 300)
 
 

@@ -34,19 +34,19 @@ def main() -> int:
     torch.set_num_threads(1)
     write_json(args.out / MACHINE, describe())
     data, count = Data.read(args.data, args.out), 0
-    for one in all_runs(args.out):
-        if args.only and one.name not in args.only:
+    for planned in all_runs(args.out):
+        if args.only and planned.name not in args.only:
             continue
-        if (args.out / one.file).is_file() or count == args.most:
+        if (args.out / planned.file).is_file() or count == args.most:
             continue
-        if not (args.out / one.fresh_file).is_file():
-            fresh = measure(build(one.name, data, one.depth, one.seed), data)
-            write_json(args.out / one.fresh_file, fresh)
-        result = run(one.name, one.config, one.seed, one.depth, data)
-        write_json(args.out / one.file, result)
+        if not (args.out / planned.fresh_file).is_file():
+            fresh = measure(build(planned.name, data, planned.depth, planned.seed), data)
+            write_json(args.out / planned.fresh_file, fresh)
+        result = run(planned.name, planned.config, planned.seed, planned.depth, data)
+        write_json(args.out / planned.file, result)
         count += 1
         shown = result.get("failed") or f"accuracy {result['accuracy']:.1f}, last block {result['probe_miou'][-1]:.1f}"
-        print(f"{one.file}: {shown}", flush=True)
+        print(f"{planned.file}: {shown}", flush=True)
     return 0
 
 

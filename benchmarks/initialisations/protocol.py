@@ -88,7 +88,7 @@ class Scenes:
         """A split of the composed scenes."""
         opened = open_labels(SEGMENTATION, SCENES, split, folder)
         pixels = [torch.from_numpy(read_image(opened.path(i))).permute(2, 0, 1) for i in range(len(opened))]
-        images = normalised(torch.stack([resize(one, SIDE, SIDE) for one in pixels]))
+        images = normalised(torch.stack([resize(image, SIDE, SIDE) for image in pixels]))
         grid, cell = SIDE // PATCH, SCENES.size * PATCH // SIDE
         labels = np.stack([opened.label(i) for i in range(len(opened))]).reshape(-1, grid, cell, grid, cell)
         counts = np.stack([(labels == value).sum((2, 4)) for value in range(opened.num_classes)])

@@ -55,7 +55,7 @@ class Trained:
     def values(self, value: str, block: int | None = None) -> list[float]:
         """A value of every seed that did not fail."""
         whole = [result[value] for result in self.results if "failed" not in result]
-        return whole if block is None else [one[block - 1 if block > 0 else block] for one in whole]
+        return whole if block is None else [by_block[block - 1 if block > 0 else block] for by_block in whole]
 
     def shown(self, value: str, block: int | None = None, digits: int = 1) -> str:
         """Mean ± deviation over seeds; the mean alone of one; a dash where all failed."""
@@ -68,7 +68,7 @@ def trained(results: Results, depth: int = 12) -> list[Trained]:
     rows = []
     for name in CANDIDATES:
         for kind, rates in RATES.items():
-            first = {rate: one for rate in rates if (one := results.get(Run(name, kind, rate, 0, depth))) is not None}
+            first = {rate: run for rate in rates if (run := results.get(Run(name, kind, rate, 0, depth))) is not None}
             if first:
                 lr = max(first, key=lambda rate: float(first[rate].get("val_accuracy", -1.0)))
                 rows.append(Trained(name, kind, lr, len(first), _seeds(results, Run(name, kind, lr, 0, depth))))
@@ -77,7 +77,7 @@ def trained(results: Results, depth: int = 12) -> list[Trained]:
 
 def _seeds(results: Results, of: Run) -> tuple[Mapping[str, Any], ...]:
     """The results of a run with all seeds that there are."""
-    return tuple(one for run, one in results.items() if replace(run, seed=0) == replace(of, seed=0))
+    return tuple(result for run, result in results.items() if replace(run, seed=0) == replace(of, seed=0))
 
 
 def fresh(out: Path, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -128,8 +128,8 @@ def aims(results: Results) -> list[str]:
             continue
         there = replace(row, lr=skip.lr, results=_seeds(results, Run(row.name, row.optimizer, skip.lr, 0)))
         (gap, more), (gap_there, more_there) = (
-            (one.mean("probe_miou", -1) - skip.mean("probe_miou", -1), one.mean("accuracy") - paper.mean("accuracy"))
-            for one in (row, there)
+            (row.mean("probe_miou", -1) - skip.mean("probe_miou", -1), row.mean("accuracy") - paper.mean("accuracy"))
+            for row in (row, there)
         )
         met = [gap >= -3, more >= 0, more_there >= 0]
         seeds = f" ({len(there.results)})" if there.values("accuracy") else ""
@@ -150,9 +150,9 @@ def summary(rows: Sequence[Trained], deep: Sequence[Trained]) -> list[str]:
     lines = []
     for kind in RATES:
         whole = [row for row in rows if row.optimizer == kind and len(row.results) == len(SEEDS)]
-        for depth, own in ((12, whole), (24, [row for row in deep if row.optimizer == kind])):
-            at = {row.name: row for row in own}
-            without = [row for row in own if row.name != "skip" and row.values("accuracy")]
+        for depth, of_depth in ((12, whole), (24, [row for row in deep if row.optimizer == kind])):
+            at = {row.name: row for row in of_depth}
+            without = [row for row in of_depth if row.name != "skip" and row.values("accuracy")]
             if not without or "skip" not in at:
                 continue
             accurate = max(without, key=lambda row: row.mean("accuracy"))

@@ -98,8 +98,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     from dinoskip.cli.clusters import split_words
 
-    own, job, sbatch = split_words(words, parser.command_names)
-    args: argparse.Namespace = parser.parse_args(["submit", *own])
+    command, job, sbatch = split_words(words, parser.command_names)
+    args: argparse.Namespace = parser.parse_args(["submit", *command])
     if not job or job[0] == "submit":
         parser.error("submit: name a study or a command, as `dinoskip submit --help` shows")
     args.job, args.sbatch, args.parsed = job, sbatch, _parse(job)

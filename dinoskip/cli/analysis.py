@@ -89,7 +89,7 @@ def _along_the_dial(args: Args) -> int:
     rows = dial_table(photos, weights, section.depth, name=section.model, seed=args.seed)
     products = [weight.product(section.depth) for weight in weights] * (len(rows) // len(weights))
     if args.json:
-        print_json({"dial": [{**asdict(row), "product": one} for row, one in zip(rows, products, strict=True)]})
+        print_json({"dial": [{**asdict(row), "product": product} for row, product in zip(rows, products, strict=True)]})
     else:
         print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips", products))
     return 0

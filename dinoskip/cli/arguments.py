@@ -85,11 +85,11 @@ class Parser(argparse.ArgumentParser):
     def _check_options(self, given: Sequence[str]) -> None:
         known = [option for action in self._actions for option in action.option_strings]
         for option in (text.partition("=")[0] for text in given if re.match(r"--?[a-z]", text)):
-            if option in known or (option.startswith("--") and any(one.startswith(option) for one in known)):
+            if option in known or (option.startswith("--") and any(name.startswith(option) for name in known)):
                 continue
             if MEANT.get(option) in known:
                 self.error(f"no option {option}: this command takes {MEANT[option]}")
-            if near := did_you_mean(option, [one for one in known if one.startswith("--")]):
+            if near := did_you_mean(option, [name for name in known if name.startswith("--")]):
                 self.error(f"no option {option}: {near}")
 
     def error(self, message: str) -> NoReturn:

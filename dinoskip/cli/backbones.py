@@ -92,12 +92,12 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     else:
         parser.add_argument("--csv", metavar="FILE", help="also write the rows as CSV")
     parser.set_defaults(settings=[])
-    for one in stage.command.options:
-        if one.metavar is None:
-            parser.add_argument(one.flag, action="append_const", dest="settings", const=one.setting, help=one.help)
+    for opt in stage.command.options:
+        if opt.metavar is None:
+            parser.add_argument(opt.flag, action="append_const", dest="settings", const=opt.setting, help=opt.help)
         else:
             parser.add_argument(
-                one.flag, action="append", dest="settings", metavar=one.metavar, type=one.setting.format, help=one.help
+                opt.flag, action="append", dest="settings", metavar=opt.metavar, type=opt.setting.format, help=opt.help
             )
 
 
@@ -169,8 +169,8 @@ def export_features(args: Args) -> int:
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its ``dataset_name``, as far as a name may be it."""
 
-    own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
-    config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), own)).dataset
+    of_data = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
+    config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), of_data)).dataset
     return re.sub(r"[^A-Za-z0-9._-]+", "_", config.dataset_name).lstrip("._-")[:64] or "data"
 
 

@@ -83,23 +83,23 @@ def _check_torch() -> None:
 def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[str], list[str], list[str]]:
     """Return submit's own words of its command line, those of the command it submits, and sbatch's after ``--``."""
     cut = words.index("--") if "--" in words else len(words)
-    own: list[str] = []
+    command: list[str] = []
     job: list[str] = []
     left = list(words[:cut])
     while left:
         word = left.pop(0)
         if word.partition("=")[0] in _OPTIONS:
-            own += [word] if "=" in word else [word, *left[:1]]
+            command += [word] if "=" in word else [word, *left[:1]]
             left = left if "=" in word else left[1:]
         elif word == "--dry-run" or (not job and word in {"-h", "--help"}):
-            own.append(word)
+            command.append(word)
         else:
             job.append(word)
     first = job[0] if job else ""
     if first and first not in commands and (first.startswith("-") or first.endswith((".yaml", ".yml")) or "=" in first):
         given = {word.partition("=")[0] for word in job}
         job.insert(0, "pretrain" if given & {"--data", "--images"} else "run")
-    return own, job, list(words[cut + 1 :])
+    return command, job, list(words[cut + 1 :])
 
 
 def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:

@@ -38,7 +38,7 @@ def cuts(args: Args) -> int:
         print_json({"figure": str(out.resolve()), **found})
         return 0
     columns = ("facet", "centred", "tau", "cosine", "complete", "box", "share")
-    print_table([tuple(_cell(one[column]) for column in columns) for one in found["cuts"]], columns)
+    print_table([tuple(_cell(cut[column]) for column in columns) for cut in found["cuts"]], columns)
     if found["agreement"] is not None:
         print(f"cuts that are not complete agree with each other by IoU {found['agreement']:.2f} on average")
     print(f"figure: {out.resolve()}")

@@ -116,7 +116,9 @@ def compare(args: Args) -> int:
     if not args.json:
         print(comparison.text)
         return 0
-    sides = {side: {**one.row.plain(), "block": one.block} for side, one in (("a", comparison.a), ("b", comparison.b))}
+    sides = {
+        name: {**side.row.plain(), "block": side.block} for name, side in (("a", comparison.a), ("b", comparison.b))
+    }
     test = None if comparison.mcnemar is None else vars(comparison.mcnemar)
     apart = {
         name: None if value != value else value for name, value in vars(comparison.difference).items()

@@ -45,7 +45,7 @@ def _with_rows(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
 
 def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
 
-    return {row: one for out in _with_rows(_outputs(runner)).values() for row, one in read_records(out).items()}
+    return {row: records for out in _with_rows(_outputs(runner)).values() for row, records in read_records(out).items()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
@@ -82,8 +82,8 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             by_model.setdefault(row.model, []).append(row)
     if len(by_model) <= MOST_BY_BLOCK:
         for benchmark, models in last_epochs(by_model).items():
-            blocks = dict.fromkeys(block for own in models.values() for block in own)
-            lines = [[block, *(_shown(own.get(block)) for own in models.values())] for block in blocks]
+            blocks = dict.fromkeys(block for by_block in models.values() for block in by_block)
+            lines = [[block, *(_shown(by_block.get(block)) for by_block in models.values())] for block in blocks]
             print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
             print()

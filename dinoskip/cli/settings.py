@@ -88,16 +88,16 @@ def _range_of(field: FieldInfo) -> Iterator[str]:
 def _metadata(annotation: Any) -> Iterator[list[Any]]:
     for part in get_args(annotation):
         metadata = getattr(part, "__metadata__", ())
-        for one in metadata:
-            yield getattr(one, "metadata", [one])
+        for constraint in metadata:
+            yield getattr(constraint, "metadata", [constraint])
         yield from _metadata(part)
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
-    for one in metadata:
+    for constraint in metadata:
         for name, sign in SIGNS.items():
-            if getattr(one, name, None) is not None:
-                yield f"{sign} {getattr(one, name)}"
+            if getattr(constraint, name, None) is not None:
+                yield f"{sign} {getattr(constraint, name)}"
 
 
 def _choices(annotation: Any) -> Iterator[Any]:

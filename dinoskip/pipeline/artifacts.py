@@ -68,11 +68,11 @@ class Artifacts:
 
     def path(self, node: str, key: str) -> Path:
         """Directory of a published output: the node's own, or what the node had another name for (:data:`RENAMED`)."""
-        own, stage = self.root / node / key[:16], node.partition("/")[0]
-        if own.is_dir() or stage not in RENAMED:
-            return own
-        other = self._of_stage(stage).get(key[:16], own)
-        return other if other.is_dir() else own
+        folder, stage = self.root / node / key[:16], node.partition("/")[0]
+        if folder.is_dir() or stage not in RENAMED:
+            return folder
+        other = self._of_stage(stage).get(key[:16], folder)
+        return other if other.is_dir() else folder
 
     def _of_stage(self, stage: str) -> dict[str, Path]:
         """The outputs of a stage that were there when this was first asked, by the beginning of their key."""
@@ -177,7 +177,7 @@ class Artifacts:
     def newest(self) -> set[Path]:
         """Of every node of any study here the output that was published last."""
         records = [(path, read_json(path)) for path in find_below(self.records, "*.json")]
-        return {self.path(str(path.relative_to(self.records).with_suffix("")), one["key"]) for path, one in records}
+        return {self.path(str(path.relative_to(self.records).with_suffix("")), meta["key"]) for path, meta in records}
 
     def unused(self, current: set[Path]) -> list[Path]:
         """Published outputs that the current plan does not use, and what is left of those released."""

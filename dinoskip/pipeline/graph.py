@@ -60,8 +60,8 @@ class Node:
     @property
     def plain(self) -> dict[str, Any]:
         """All settings as plain containers."""
-        own = self.settings.plain() if isinstance(self.settings, NodeSettings) else dict(self.settings)
-        return {**own, **self.dataset}
+        settings = self.settings.plain() if isinstance(self.settings, NodeSettings) else dict(self.settings)
+        return {**settings, **self.dataset}
 
     @property
     def needs(self) -> dict[str, str]:
@@ -224,10 +224,10 @@ def only(nodes: Sequence[Node], stages: Collection[str], gathering: str) -> list
     kept: set[str] = set()
     left = [node.id for node in nodes if node.stage in stages]
     while left:
-        one = left.pop()
-        if one not in kept:
-            kept.add(one)
-            left += by_id[one].needs.values()
+        needed = left.pop()
+        if needed not in kept:
+            kept.add(needed)
+            left += by_id[needed].needs.values()
     chosen = []
     for node in nodes:
         if node.stage == gathering:
@@ -256,7 +256,7 @@ def select(
     first = stages.index(start) if start else 0
     last = stages.index(until) if until else len(stages) - 1
     inside = {node.id for node in nodes if (node.stage == only if only else first <= stages.index(node.stage) <= last)}
-    own = {node.id for node in nodes if not variants or node.variant in variants}
-    shared = {source for node in nodes if node.id in own for source in node.needs.values()}
+    of_variants = {node.id for node in nodes if not variants or node.variant in variants}
+    shared = {source for node in nodes if node.id in of_variants for source in node.needs.values()}
     # of what variants share (composed data, learning rates of several seeds), what these need
-    return inside & (own | {node.id for node in nodes if node.id in shared and not node.variant})
+    return inside & (of_variants | {node.id for node in nodes if node.id in shared and not node.variant})

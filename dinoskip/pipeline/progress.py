@@ -136,10 +136,10 @@ def result_of(out: Path) -> str:
 
 
 def _best(rows: Sequence[EvalResult]) -> str:
-    own = [row for row in rows if row.metric == rows[0].metric]
-    if not own:
+    of_metric = [row for row in rows if row.metric == rows[0].metric]
+    if not of_metric:
         return ""
-    best = best_by_heldout(own) or max(own, key=lambda row: row.ranking_value)
+    best = best_by_heldout(of_metric) or max(of_metric, key=lambda row: row.ranking_value)
     return f"{best.metric} {best.shown}" + (f" at block {best.block}" if best.block else "")
 
 

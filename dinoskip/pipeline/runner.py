@@ -131,7 +131,7 @@ class Runner:
 
     def _bring(self, node: Node, chosen: set[str]) -> None:
         """Make again what ``node`` reads and what was removed after use."""
-        by_id = {one.id: one for one in self.planner.nodes}
+        by_id = {node.id: node for node in self.planner.nodes}
         for source in self.stores.reads(node):
             if self.stores.present(source) is not None:
                 continue

@@ -202,7 +202,7 @@ class StudyNodes:
         evaluate, network = self.study.evaluate, variant.network
         if isinstance(evaluate.blocks, str) or evaluate.blocks_of == "each" or network is None:
             return evaluate.block_list
-        deepest = max(one.network.depth for one in self.variants if one.network is not None)
+        deepest = max(variant.network.depth for variant in self.variants if variant.network is not None)
         return at_share(evaluate.blocks, network.depth, deepest)
 
     def _hashed_files(self, content: tuple[Any, ...]) -> tuple[str, FilesAsRead]:
@@ -253,8 +253,8 @@ def not_multiples(sizes: Mapping[str, int | None], variants: Iterable[Variant]) 
             if size % patch:
                 near = whole_patches(size, patch)
                 yield key, f"{size} is not a multiple of the patch size {patch} (try {near})"
-        whole = [one.model for one in variants if one.model is not None and size % one.model.patch_size == 0]
-        yield from ((key, text) for text in {one.refused_size(size) for one in whole} if text is not None)
+        whole = [v.model for v in variants if v.model is not None and size % v.model.patch_size == 0]
+        yield from ((key, text) for text in {model.refused_size(size) for model in whole} if text is not None)
 
 
 def whole_patches(size: int, patch: int) -> int:

@@ -61,7 +61,7 @@ class Stores:
             and (path := self.present(node.id)) is not None
             and not self._read_elsewhere(node)
         ]
-        return sorted(there, key=lambda one: one[1].stat().st_mtime)
+        return sorted(there, key=lambda entry: entry[1].stat().st_mtime)
 
     def _read_elsewhere(self, node: Node) -> bool:
         """Whether another run, perhaps of other settings, is at a stage of the same variant."""
@@ -115,5 +115,5 @@ def _size(folder: Path, leave: Collection[Path] = ()) -> int:
     return sum(
         path.stat().st_size
         for path in folder.rglob("*")
-        if path.is_file() and not any(path.is_relative_to(one) for one in leave)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in leave)
     )

@@ -130,10 +130,10 @@ def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Probl
     evaluate = study.evaluate
     chosen = {"evaluate.blocks": () if isinstance(evaluate.blocks, str) else evaluate.blocks}
     chosen["evaluate.multiscale"] = evaluate.multiscale if isinstance(evaluate.multiscale, tuple) else ()
-    deepest = max((one.network.depth for one in variants if one.network is not None), default=0)
+    deepest = max((v.network.depth for v in variants if v.network is not None), default=0)
     by_share = evaluate.blocks_of == "deepest"
     yield from beyond_depth(
-        chosen, [one for one in variants if not by_share or one.network is None or one.network.depth == deepest]
+        chosen, [v for v in variants if not by_share or v.network is None or v.network.depth == deepest]
     )
     for stage in STAGES.values():
         yield from _unknown_data(study, stage)

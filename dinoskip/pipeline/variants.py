@@ -143,16 +143,16 @@ def backbone_names(specs: Sequence[str]) -> list[str]:
     parsed = [split_spec(spec) for spec in specs]
     names = [_short_name(kind, place) for kind, place, _ in parsed]
     found = []
-    for at, (_, _, own) in enumerate(parsed):
+    for at, (_, _, options) in enumerate(parsed):
         others = [
             parsed[other][2] for other, name in enumerate(names) if name == names[at] and specs[other] != specs[at]
         ]
-        differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
-        told = [f"{key}_{Path(str(own[key])).stem if key == 'file' else own[key]}" for key in differing]
+        differing = [key for key in options if any(other.get(key) != options[key] for other in others)]
+        told = [f"{key}_{Path(str(options[key])).stem if key == 'file' else options[key]}" for key in differing]
         found.append(_clean("-".join([names[at], *told]))[:60])
     return [
         name
-        if all(one != name or spec == specs[at] for one, spec in zip(found, specs, strict=True))
+        if all(known != name or spec == specs[at] for known, spec in zip(found, specs, strict=True))
         else _clean(specs[at])
         for at, name in enumerate(found)
     ]

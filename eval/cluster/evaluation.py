@@ -104,18 +104,18 @@ def _count(
         for at in range(0, len(store), step):
             read = {b: torch.from_numpy(as_float(store.tokens(b)[at : at + step])).to(device) for b in store.blocks}
             truth = [scored_label(label(i), config) for i in range(at, min(at + step, len(store)))]
-            for i, one in enumerate(truth, at):
-                labelled[i] = np.bincount(one.ravel(), minlength=256)[:classes]
+            for i, labels in enumerate(truth, at):
+                labelled[i] = np.bincount(labels.ravel(), minlength=256)[:classes]
             for fit, of_blocks in fits.items():
                 scores = torch.stack([of_blocks[block].scores(tokens) for block, tokens in read.items()])
                 scores = scores.view(*scores.shape[:2], h, w, fit[0]).movedim(-1, 2)  # (L, n, K, h, w)
                 if fit == first:
                     for block, chosen in zip(store.blocks, scores.argmax(2).cpu().numpy(), strict=True):
                         maps[block][at : at + step] = chosen
-                for i, one in enumerate(truth):
-                    clusters = _clusters(scores[:, i], (one.shape[0], one.shape[1]), config)
-                    for block, own in zip(store.blocks, clusters, strict=True):
-                        image = ImageCounts.of(confusion(own, one, (fit[0], classes)))
+                for i, labels in enumerate(truth):
+                    clusters = _clusters(scores[:, i], (labels.shape[0], labels.shape[1]), config)
+                    for block, of_block in zip(store.blocks, clusters, strict=True):
+                        image = ImageCounts.of(confusion(of_block, labels, (fit[0], classes)))
                         counts[fit, block].append(image)
             progress.advance(len(truth))
     return _Counts(counts, labelled)
@@ -146,14 +146,14 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     config: ClusteringConfig = given.settings
     store, dataset, out, device = given.features["val"], given.labels["val"], given.out, choose_device(given.device)
     fit_store = given.features.get("train", store)
-    for one, part in ((store, "val"), (fit_store, config.fitted_on)):
+    for read, part in ((store, "val"), (fit_store, config.fitted_on)):
         wanted = type(store.transform).model_validate(config.transform("train" if part == "train" else "val"))
-        if one.transform != wanted:
-            raise ConfigError(f"{one.path}: its images are {one.transform.label}", f"export with {wanted.label}")
+        if read.transform != wanted:
+            raise ConfigError(f"{read.path}: its images are {read.transform.label}", f"export with {wanted.label}")
     where, classes = places(store, dataset), dataset.num_classes
     out.mkdir(parents=True, exist_ok=True)
     seeds = range(given.seed, given.seed + config.seeds)
-    fits = _fits(fit_store, config, [(clusters, one) for clusters in config.numbers(classes) for one in seeds], device)
+    fits = _fits(fit_store, config, [(clusters, s) for clusters in config.numbers(classes) for s in seeds], device)
     maps = {
         block: np.lib.format.open_memmap(
             out / f"clusters_block{block}.npy", mode="w+", dtype=np.uint16, shape=(len(store), *store.grid(0))
@@ -190,15 +190,15 @@ def _recorded(
     matches: dict[Fit, dict[str, list[int]]] = {}
     for clusters in dict.fromkeys(number for number, _ in fits):
         of_seeds = []
-        for fit in [one for one in fits if one[0] == clusters]:
+        for fit in [fit for fit in fits if fit[0] == clusters]:
             like = replace(about, seed=fit[1], protocol=f"{about.protocol}, {clusters} clusters")
             blocks = {block: counts.of[fit, block] for block in fits[fit]}
             rows, matches[fit] = _rows(blocks, clusters, config, like, cosines)
             of_seeds.append(rows)
         if len(of_seeds) > 1:
-            recorded += [RecordedRow(mean_row([one.row for one in same])) for same in zip(*of_seeds, strict=True)]
+            recorded += [RecordedRow(mean_row([rec.row for rec in same])) for same in zip(*of_seeds, strict=True)]
         for rows in of_seeds:
-            noted = [replace(one, row=replace(one.row, note=f"seed {one.row.seed}")) for one in rows]
+            noted = [replace(row, row=replace(row.row, note=f"seed {row.row.seed}")) for row in rows]
             recorded += noted if len(of_seeds) > 1 else rows
     first = matches[next(iter(fits))]
     write_json(out / "clusters.json", first)
@@ -222,7 +222,7 @@ def _rows(
     for block, images in blocks.items():
         like = replace(about, block=str(block), token_cosine=cosines[block])
         recorded += segmentation_rows(like, _areas(images, chosen[block], about, config))
-    return recorded, {str(block): one.tolist() for block, one in chosen.items()}
+    return recorded, {str(block): assigned.tolist() for block, assigned in chosen.items()}
 
 
 def _areas(

@@ -69,8 +69,8 @@ class ImageCounts:
 def total_counts(images: Sequence[ImageCounts], shape: tuple[int, int]) -> I64:
     """Return the confusion of all images, int64 ``shape`` (clusters, classes)."""
     counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
-    for one in images:
-        counts[one.pairs] += one.pixels
+    for image in images:
+        counts[image.pairs] += image.pixels
     return counts.reshape(shape)
 
 
@@ -109,13 +109,13 @@ def cross_matched_areas(
 def _entries(images: Sequence[ImageCounts], classes: int) -> tuple[I64, I64, I64, I64]:
     """Image, cluster, class and pixels of every entry of all confusions."""
     none = [np.zeros(0, dtype=np.int64)]
-    pairs = np.concatenate([*none, *(one.pairs for one in images)])
-    image = np.repeat(np.arange(len(images)), [len(one.pairs) for one in images])
-    return image, *np.divmod(pairs, classes), np.concatenate([*none, *(one.pixels for one in images)])
+    pairs = np.concatenate([*none, *(counts.pairs for counts in images)])
+    image = np.repeat(np.arange(len(images)), [len(counts.pairs) for counts in images])
+    return image, *np.divmod(pairs, classes), np.concatenate([*none, *(counts.pixels for counts in images)])
 
 
 def _areas(image: I64, predicted: I64, label: I64, pixels: I64, shape: tuple[int, int]) -> I64:
     right, has = predicted == label, predicted != NO_CLASS
     kinds = ((right, label), (has, predicted), (np.ones_like(has), label))
     sums = [np.bincount(image[of] * shape[1] + to[of], pixels[of], shape[0] * shape[1]) for of, to in kinds]
-    return np.stack([one.reshape(shape) for one in sums], 1).astype(np.int64)
+    return np.stack([total.reshape(shape) for total in sums], 1).astype(np.int64)

@@ -102,14 +102,14 @@ def kmeans_of_parts(
         for fit in fits
         for block in features.blocks
     }
-    drawn = {key: np.empty((len(own), channels), STORED[features.dtype]) for key, own in rows.items()}
+    drawn = {key: np.empty((len(indices), channels), STORED[features.dtype]) for key, indices in rows.items()}
     place = {name: i for i, name in enumerate(features.ids)}
     with Progress("patches", len(features), "images") as progress:
         for part in features.parts():
             first = place[part.ids[0]] * tokens  # images of one size come in order
-            for (fit, block), own in rows.items():
-                start, end = np.searchsorted(own, [first, first + len(part) * tokens])
-                drawn[fit, block][start:end] = part.tokens(block).reshape(-1, channels)[own[start:end] - first]
+            for (fit, block), indices in rows.items():
+                start, end = np.searchsorted(indices, [first, first + len(part) * tokens])
+                drawn[fit, block][start:end] = part.tokens(block).reshape(-1, channels)[indices[start:end] - first]
             progress.advance(len(part))
     affine = _identity(channels)
     return {
@@ -146,7 +146,7 @@ def _affine(stored: Stored, config: ClusteringConfig, seed: int, block: int) -> 
     matrix, shift = _identity(channels)
     if config.scale == "standard":
         every = np.arange(stored.shape[0])
-        mean, inverse = (one.numpy() for one in batchnorm_statistics(stored, every, torch.device("cpu")))
+        mean, inverse = (statistic.numpy() for statistic in batchnorm_statistics(stored, every, torch.device("cpu")))
         matrix, shift = np.diag(inverse), -mean * inverse
     if config.pca is None:
         return matrix, shift
@@ -192,4 +192,4 @@ def cosine_clusterings(
     if not bool(finite):
         raise DataError("features are not finite", "verify the store, or export it again")
     learnt = normalize(centres.detach(), dim=-1).mT.cpu().contiguous()
-    return {block: Clustering(one, torch.zeros(clusters), False) for block, one in zip(blocks, learnt, strict=True)}
+    return {block: Clustering(fit, torch.zeros(clusters), False) for block, fit in zip(blocks, learnt, strict=True)}

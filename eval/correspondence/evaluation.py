@@ -41,10 +41,10 @@ class Pck(NamedTuple):
 
 def pck(hits: Sequence[Hits]) -> Pck:
     """Return the PCK of pairs, each with a bool for every visible point, those without any left out; nan for none."""
-    there = [one for one in hits if len(one)]
+    there = [image_hits for image_hits in hits if len(image_hits)]
     if not there:
         return Pck(float("nan"), float("nan"))
-    return Pck(float(np.concatenate(there).mean()), float(np.mean([one.mean() for one in there])))
+    return Pck(float(np.concatenate(there).mean()), float(np.mean([image_hits.mean() for image_hits in there])))
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:
@@ -76,7 +76,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         recorded += _rows(place.row(row), dataset, matched[label], config)
     log_best(recorded, recorded[0].row.metric)
     like = row.baseline(SAME_PLACE, 0.0)
-    recorded += [one for one in _rows(like, dataset, _same_place(dataset), config) if one.values is not None]
+    recorded += [row for row in _rows(like, dataset, _same_place(dataset), config) if row.values is not None]
     write_json(given.out / "categories.json", {label: _categories(dataset, matched[label], config) for label in places})
     return write_recorded_rows(given.out, [pair.id for pair in dataset.pairs], recorded)
 
@@ -99,21 +99,21 @@ def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
                 for number, pair in zip(numbers, pairs, strict=True):
                     if pair.target != target:
                         target = pair.target
-                        features = {label: _joined(tokens(target), one, device) for label, one in wanted.items()}
-                        prepared = {label: matcher.prepared(own, places[target]) for label, own in features.items()}
+                        features = {label: _joined(tokens(target), way, device) for label, way in wanted.items()}
+                        prepared = {label: matcher.prepared(read, places[target]) for label, read in features.items()}
                     source = tokens(pair.source)
-                    for label, one in wanted.items():
-                        read = _joined(source, one, device), pair.source_points, places[pair.source]
+                    for label, way in wanted.items():
+                        read = _joined(source, way, device), pair.source_points, places[pair.source]
                         found[label][number] = matcher.match(
                             matcher.descriptors(*read), prepared[label], pair.target_points, pair.extent, places[target]
                         )
                     if number < config.pictures:
                         own_points = {
-                            label: found[label][number] for label, one in wanted.items() if one.facet == first
+                            label: found[label][number] for label, way in wanted.items() if way.facet == first
                         }
                         draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
                     progress.advance()
-    return {label: [own[number] for number in range(len(dataset.pairs))] for label, own in found.items()}
+    return {label: [by_pair[number] for number in range(len(dataset.pairs))] for label, by_pair in found.items()}
 
 
 def _joined(tokens: Mapping[Layer, NDArray[np.float32]], place: Place, device: torch.device) -> torch.Tensor:
@@ -144,8 +144,8 @@ def _rows(
     """Rows of every alpha: per point and per image with records, and the mean of the categories' PCK per point."""
     records, means = [], []
     for alpha in config.alphas:
-        hits = [_hits(pair, one, alpha, config.padded) for pair, one in zip(dataset.pairs, matched, strict=True)]
-        right, counts = (np.array([int(part(one)) for one in hits]) for part in (np.sum, len))
+        hits = [_hits(pair, to, alpha, config.padded) for pair, to in zip(dataset.pairs, matched, strict=True)]
+        right, counts = (np.array([int(part(pair_hits)) for pair_hits in hits]) for part in (np.sum, len))
         share = np.divide(right, counts, out=np.zeros(len(hits)), where=counts > 0)
         name = f"PCK@{alpha:g}"
         records += [
@@ -153,9 +153,9 @@ def _rows(
             (f"{name} per point", mean_record(right, counts)),
         ]
         categories = _by_category(dataset, hits)
-        own = [pck(some).per_point for some in categories.values()]
+        per_category = [pck(some).per_point for some in categories.values()]
         weights = [len(some) for some in categories.values()]
-        for how, value in (("", np.mean(own)), (" by pairs", np.average(own, weights=weights))):
+        for how, value in (("", np.mean(per_category)), (" by pairs", np.average(per_category, weights=weights))):
             row = replace(like, metric=f"{name} per point, mean of categories{how}", value=100 * float(value))
             means.append(RecordedRow(row))
     return mean_rows(like, records) + means
@@ -164,16 +164,16 @@ def _rows(
 def _by_category(dataset: KeypointDataset, hits: Sequence[Hits]) -> dict[str, list[Hits]]:
     """Hits of the pairs with a visible point, by category in alphabetical order."""
     found: dict[str, list[Hits]] = {name: [] for name in dataset.class_names}
-    for pair, own in zip(dataset.pairs, hits, strict=True):
-        if len(own):
-            found[pair.category].append(own)
+    for pair, pair_hits in zip(dataset.pairs, hits, strict=True):
+        if len(pair_hits):
+            found[pair.category].append(pair_hits)
     return {name: some for name, some in found.items() if some}
 
 
 def _categories(dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig) -> dict[str, Any]:
     scores: dict[str, dict[str, list[float]]] = {}
     for alpha in config.alphas:
-        hits = [_hits(pair, one, alpha, config.padded) for pair, one in zip(dataset.pairs, matched, strict=True)]
+        hits = [_hits(pair, to, alpha, config.padded) for pair, to in zip(dataset.pairs, matched, strict=True)]
         for name, some in _by_category(dataset, hits).items():
             scores.setdefault(name, {})[f"{alpha:g}"] = list(pck(some))
     return scores

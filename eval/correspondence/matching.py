@@ -184,8 +184,8 @@ def upsampled_lengths(maps: Tensor, size: Size) -> Tensor:
     Computed in float64, returned in the map's dtype.
     """
 
-    def products(one: Tensor, other: Tensor) -> Tensor:
-        return torch.einsum("ijc,ijc->ij", one, other).double()
+    def products(left: Tensor, right: Tensor) -> Tensor:
+        return torch.einsum("ijc,ijc->ij", left, right).double()
 
     padded = torch.cat([maps, maps[-1:]])
     padded = torch.cat([padded, padded[:, -1:]], 1)  # so that every patch has a neighbour to the right and below

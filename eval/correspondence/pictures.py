@@ -46,10 +46,10 @@ def draw_pair(
     wanted = pair.target_points * scales[1] + (widths[0], 0)
     every = np.ones(len(wanted), dtype=bool)
     _write(folder / "truth.png", sheet.size, pair.visible, source, wanted, wanted, every)
-    for label, one in matched.items():
-        original = place.back(one.found) if config.padded else one.found
+    for label, matches in matched.items():
+        original = place.back(matches.found) if config.padded else matches.found
         found = original * scales[1] + (widths[0], 0)
-        hits = one.hits(SHOWN_ALPHA, config.padded)
+        hits = matches.hits(SHOWN_ALPHA, config.padded)
         _write(folder / f"block{label}.png", sheet.size, pair.visible, source, wanted, found, hits)
 
 

@@ -115,7 +115,7 @@ class FeatureWindow:
         tokens = torch.stack([read[layer].float() for layer in self.layers], 1)
         finite = tokens.isfinite().flatten(2).all(2)
         if not bool(finite.all()):
-            image, layer = (int(one) for one in (~finite).nonzero()[0])
+            image, layer = (int(index) for index in (~finite).nonzero()[0])
             raise DataError(
                 f"{paths[image]}: features of block {self.layers[layer][1]} are not finite", "the weights have diverged"
             )

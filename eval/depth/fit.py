@@ -82,7 +82,7 @@ class DepthHeads(SurfaceHeads):
         tokens = {key: (x - constants[key][0]) * constants[key][1] for key, x in features.items()}
         for group in range(len(self.stack.groups)):
             z = self.stack.logits(group, tokens).view(len(self.stack.rates), len(bins), len(images), *grid)
-            each = [expected_depth(upsampled(one, self.config.upsample), bins) for one in torch.split(z, 1)]
+            each = [expected_depth(upsampled(logits, self.config.upsample), bins) for logits in torch.split(z, 1)]
             yield interpolate(torch.cat(each), size=size, mode="bilinear", align_corners=False)
 
 

@@ -52,15 +52,15 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     )  # fmt: skip
     recorded: list[RecordedRow] = []
     for block in numbers if config.trained == "each" else numbers[-1:]:
-        own = copy.deepcopy(backbone) if config.fine_tune else backbone
-        model = fit_detector(own, train, block, config, seed=seed, workers=workers)
+        network = copy.deepcopy(backbone) if config.fine_tune else backbone
+        model = fit_detector(network, train, block, config, seed=seed, workers=workers)
         found = _entries(find(model, val, backbone.device, workers), list(val.categories))
         names = val.dataset.ids if val.coco is None else val.coco.numbers
-        listed = [{"image_id": names[i], **one} for i, entries in enumerate(found) for one in entries]
+        listed = [{"image_id": names[i], **entry} for i, entries in enumerate(found) for entry in entries]
         write_json(out / f"detections_block{block}.json", listed)
         save_tensors(out / f"detector_block{block}.safetensors", _state(model), {"format": "1"})
         if config.fine_tune:
-            save_tensors(out / f"network_block{block}.safetensors", _state(own.model), {"format": "1"})
+            save_tensors(out / f"network_block{block}.safetensors", _state(network.model), {"format": "1"})
         recorded += _rows(replace(like, block=str(block)), truth, found, val)
     log_best(recorded, "box AP")
     for name, found in _baselines(train, val).items():
@@ -69,7 +69,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
 
 
 def _state(model: Any) -> dict[str, Any]:
-    return {name: one.detach().cpu().contiguous() for name, one in model.state_dict().items()}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
 def _entries(found: Sequence[Found], categories: Sequence[Any]) -> Entries:
@@ -99,7 +99,7 @@ def _rows(like: EvalResult, truth: Entries, found: Entries, val: Objects) -> lis
     """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
     rows = []
     for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
-        sized = [[{**one, "area": _area(one, kind)} for one in entries] for entries in found]
+        sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in found]
         matches = match(truth, sized, list(val.categories), kind)
         intervals = matches.intervals(like.seed)
         for part in PARTS:
@@ -109,17 +109,17 @@ def _rows(like: EvalResult, truth: Entries, found: Entries, val: Objects) -> lis
     return rows
 
 
-def _area(one: Mapping[str, Any], kind: str) -> float:
-    return one["bbox"][2] * one["bbox"][3] if kind == "bbox" else float(area(one["segmentation"]))
+def _area(entry: Mapping[str, Any], kind: str) -> float:
+    return entry["bbox"][2] * entry["bbox"][3] if kind == "bbox" else float(area(entry["segmentation"]))
 
 
 def _baselines(train: Objects, val: Objects) -> dict[str, Entries]:
     """What rules find that look at no image: one box for each class, scored by how often the class is in training."""
     often = dict.fromkeys(val.categories, 0)
     for i in range(len(train)):
-        for one in train.entries(i):
-            often[one["category_id"]] += not one["iscrowd"]
-    total, likeliest = max(1, sum(often.values())), sorted(often, key=lambda one: -often[one])[:MOST]
+        for entry in train.entries(i):
+            often[entry["category_id"]] += not entry["iscrowd"]
+    total, likeliest = max(1, sum(often.values())), sorted(often, key=lambda category: -often[category])[:MOST]
     found: dict[str, Entries] = {name: [] for name in BOXES}
     for i in range(len(val)):
         size = val.size(i)

@@ -55,7 +55,7 @@ def fit_detector(
 
     Raises :class:`DataError` for a set without objects, and if the loss is not finite.
     """
-    with_objects = [i for i in range(len(objects)) if any(not one["iscrowd"] for one in objects.entries(i))]
+    with_objects = [i for i in range(len(objects)) if any(not entry["iscrowd"] for entry in objects.entries(i))]
     if not with_objects:
         raise DataError(f"{objects.dataset.name} {objects.dataset.split}: no image has an object")
     steps = config.steps(len(with_objects))
@@ -81,7 +81,7 @@ def fit_detector(
         with Progress(f"detector, block {block}", steps, "steps") as progress:
             for batch, pairs in prefetched(batches, read, threads_of(workers)):
                 images = [image.to(backbone.device) for image, _ in pairs]
-                truths = [{key: one.to(backbone.device) for key, one in truth.items()} for _, truth in pairs]
+                truths = [{key: tensor.to(backbone.device) for key, tensor in truth.items()} for _, truth in pairs]
                 loss = torch.stack(list(model(images, truths).values())).sum()
                 finite &= loss.isfinite()
                 for group in optimizer.param_groups:
@@ -109,7 +109,7 @@ def find(model: FasterRCNN, objects: Objects, device: torch.device, workers: int
     found = []
     for _, pixels in read_ahead("detection", range(len(objects)), objects.pixels, workers):
         image = torch.from_numpy(pixels).permute(2, 0, 1).to(device).float() / 255
-        seen: dict[str, Any] = {key: one.cpu().numpy() for key, one in model([image])[0].items()}
+        seen: dict[str, Any] = {key: tensor.cpu().numpy() for key, tensor in model([image])[0].items()}
         outlines = [outline(mask[0] > 0.5) for mask in seen["masks"]] if "masks" in seen else None
         found.append(Found(seen["boxes"].astype(np.float64), seen["scores"], seen["labels"] - 1, outlines))
     return found

@@ -39,13 +39,13 @@ class SimplePyramid(nn.Module):
         self.levels = nn.ModuleList()
         for target in STRIDES:
             layers: list[nn.Module] = []
-            own = width
+            width_now = width
             for step in range(max(0, round(math.log2(stride / target)))):
-                layers += [LayerNorm2d(own), nn.GELU()] if step else []
-                layers.append(nn.ConvTranspose2d(own, own := max(8, own // 2), 2, 2))
+                layers += [LayerNorm2d(width_now), nn.GELU()] if step else []
+                layers.append(nn.ConvTranspose2d(width_now, width_now := max(8, width_now // 2), 2, 2))
             if target > stride:
                 layers.append(nn.MaxPool2d(target // stride))
-            layers += [nn.Conv2d(own, channels, 1, bias=False), LayerNorm2d(channels)]
+            layers += [nn.Conv2d(width_now, channels, 1, bias=False), LayerNorm2d(channels)]
             layers += [nn.Conv2d(channels, channels, 3, padding=1, bias=False), LayerNorm2d(channels)]
             self.levels.append(nn.Sequential(*layers))
 
@@ -65,10 +65,10 @@ class BlockMap:
 
     def __init__(self, backbone: Backbone, block: int, config: DetectionConfig) -> None:
         self.backbone, self.block, self.norm, self.trained = backbone, block, config.norm, config.fine_tune
-        own = backbone.stride(block)
-        self.stride = 2 ** round(math.log2(own))
-        self.scale = own / self.stride
-        self.multiple = math.lcm(STRIDES[-1], backbone.size_multiple * self.stride // own)
+        stride = backbone.stride(block)
+        self.stride = 2 ** round(math.log2(stride))
+        self.scale = stride / self.stride
+        self.multiple = math.lcm(STRIDES[-1], backbone.size_multiple * self.stride // stride)
         if self.trained and isinstance(backbone, LevelBackbone) and isinstance(backbone.reader, HookedLevels):
             raise ConfigError(f"{backbone.spec}: fine_tune is for networks of timm, transformers and weights files")
 
@@ -149,8 +149,8 @@ def detector(backbone: Backbone, block: int, config: DetectionConfig, classes: i
 
 def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
     """Parameter groups of AdamW: weight decay for matrices and kernels alone."""
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
-        {"params": [one for one in trained if one.ndim > 1], "weight_decay": weight_decay},
-        {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
     ]

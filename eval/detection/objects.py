@@ -61,16 +61,16 @@ class Objects:
             return self.coco.entries(index)
         numbers = {name: number for number, name in self.categories.items()}
         return [
-            {"category_id": numbers[one.label], "bbox": [one.x1, one.y1, one.x2 - one.x1, one.y2 - one.y1],
-             "area": (one.x2 - one.x1) * (one.y2 - one.y1), "iscrowd": 0}
-            for one in self.dataset.objects(index)
+            {"category_id": numbers[box.label], "bbox": [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1],
+             "area": (box.x2 - box.x1) * (box.y2 - box.y1), "iscrowd": 0}
+            for box in self.dataset.objects(index)
         ]  # fmt: skip
 
     def outlined(self, index: int) -> list[Entry]:
         """The same with ``segmentation``, the outline run by run, where the set has outlines."""
         entries = self.entries(index)
         coco = self.coco
-        return entries if coco is None else [{**one, "segmentation": coco.runs(one)} for one in entries]
+        return entries if coco is None else [{**entry, "segmentation": coco.runs(entry)} for entry in entries]
 
     def truth(self, index: int, size: tuple[int, int]) -> Truth:
         """The objects of an image of ``size`` (H, W) as a detector learns them: without crowds and empty boxes.
@@ -78,13 +78,13 @@ class Objects:
         ``boxes`` (n, 4) x1 y1 x2 y2, ``labels`` (n,) from 1, and of a set with outlines ``masks`` (n, H, W).
         """
         number = {category: at for at, category in enumerate(self.categories, 1)}
-        entries = [one for one in self.entries(index) if not one["iscrowd"] and min(one["bbox"][2:]) > 0]
-        corners = np.array([one["bbox"] for one in entries], dtype=np.float32).reshape(-1, 4)
+        entries = [entry for entry in self.entries(index) if not entry["iscrowd"] and min(entry["bbox"][2:]) > 0]
+        corners = np.array([entry["bbox"] for entry in entries], dtype=np.float32).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
-        labels = torch.tensor([number[one["category_id"]] for one in entries], dtype=torch.int64)
+        labels = torch.tensor([number[entry["category_id"]] for entry in entries], dtype=torch.int64)
         truth = {"boxes": torch.from_numpy(corners), "labels": labels}
         if self.coco is not None:
-            masks = [self.coco.outline(one, size) for one in entries]
+            masks = [self.coco.outline(entry, size) for entry in entries]
             truth["masks"] = torch.from_numpy(np.array(masks, dtype=np.uint8).reshape(-1, *size))
         return truth
 

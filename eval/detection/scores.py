@@ -43,8 +43,8 @@ class MatchedClasses:
 
     def ap(self, part: str) -> float:
         """Mean AP (0..1) over a part of the overlaps and the classes that have an object; nan if none has."""
-        own = self.precision[PARTS[part]]
-        return float(np.nanmean(own)) if np.isfinite(own).any() else math.nan
+        of_part = self.precision[PARTS[part]]
+        return float(np.nanmean(of_part)) if np.isfinite(of_part).any() else math.nan
 
     def intervals(self, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, tuple[float, float]]:
         """Intervals (0..1) of :meth:`ap` for all parts, by the bootstrap over images; nan for none."""
@@ -53,21 +53,21 @@ class MatchedClasses:
             return dict.fromkeys(PARTS, (math.nan, math.nan))
         means: dict[str, list[F64]] = {part: [] for part in PARTS}
         for times in resample_counts(images, resamples, seed):
-            every = np.stack([_resampled(one, times) for one in self.classes], -1)  # (10, m, classes)
+            every = np.stack([_resampled(matched, times) for matched in self.classes], -1)  # (10, m, classes)
             for part, which in PARTS.items():
-                own = every[which]
-                there = np.isfinite(own).any(axis=(0, 2))
+                of_part = every[which]
+                there = np.isfinite(of_part).any(axis=(0, 2))
                 mean = np.full(len(times), np.nan)
-                mean[there] = np.nanmean(own[:, there], axis=(0, 2))
+                mean[there] = np.nanmean(of_part[:, there], axis=(0, 2))
                 means[part].append(mean)
-        return {part: percentile_interval(np.concatenate(own)) for part, own in means.items()}
+        return {part: percentile_interval(np.concatenate(of_part)) for part, of_part in means.items()}
 
 
-def _resampled(one: _OfClass, times: F64) -> F64:
+def _resampled(kind: _OfClass, times: F64) -> F64:
     """AP (10, m) of a class where image i counts ``times[:, i]``."""
-    of_found, objects = times[:, one.images], times @ one.objects
+    of_found, objects = times[:, kind.images], times @ kind.objects
     rows = [
-        average_precision(hits, of_found * counts, objects) for hits, counts in zip(one.hits, one.counts, strict=True)
+        average_precision(hits, of_found * counts, objects) for hits, counts in zip(kind.hits, kind.counts, strict=True)
     ]
     return np.stack(rows)
 
@@ -78,22 +78,24 @@ def match(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> 
     precision = evaluation.eval["precision"][..., 0, 0].mean(1)  # (overlaps, classes), -1 without an object
     each = len(truth)
     of_classes = [evaluation.evalImgs[at * each : (at + 1) * each] for at in range(len(classes))]
-    return MatchedClasses(np.where(precision < 0, np.nan, precision), [_of_class(own, each) for own in of_classes])
+    return MatchedClasses(np.where(precision < 0, np.nan, precision), [_of_class(seen, each) for seen in of_classes])
 
 
 def _of_class(images: Sequence[Mapping[str, Any] | None], count: int) -> _OfClass:
     """Of pycocotools' answers for one class in all images: what is found, in the order in which it counts."""
-    there = [one for one in images if one is not None]
+    there = [image for image in images if image is not None]
     objects = np.zeros(count, dtype=np.int64)
-    for one in there:
-        objects[one["image_id"]] = int((np.asarray(one["gtIgnore"]) == 0).sum())
-    scores = np.concatenate([np.asarray(one["dtScores"], dtype=np.float64) for one in there] or [np.zeros(0)])
+    for image in there:
+        objects[image["image_id"]] = int((np.asarray(image["gtIgnore"]) == 0).sum())
+    scores = np.concatenate([np.asarray(image["dtScores"], dtype=np.float64) for image in there] or [np.zeros(0)])
     order = np.argsort(-scores, kind="stable")
     flags = [
-        [np.asarray(one[name], dtype=bool).reshape(len(OVERLAPS), -1) for one in there]
+        [np.asarray(image[name], dtype=bool).reshape(len(OVERLAPS), -1) for image in there]
         for name in ("dtMatches", "dtIgnore")
     ]
-    matched, ignored = (np.concatenate(own or [np.zeros((len(OVERLAPS), 0), dtype=bool)], 1)[:, order] for own in flags)
-    of_images = [np.full(len(one["dtScores"]), one["image_id"], dtype=np.int64) for one in there]
+    matched, ignored = (
+        np.concatenate(part or [np.zeros((len(OVERLAPS), 0), dtype=bool)], 1)[:, order] for part in flags
+    )
+    of_images = [np.full(len(image["dtScores"]), image["image_id"], dtype=np.int64) for image in there]
     where = np.concatenate(of_images or [np.zeros(0, dtype=np.int64)])[order]
     return _OfClass(matched & ~ignored, ~ignored, where, objects)

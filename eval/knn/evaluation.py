@@ -88,6 +88,6 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         for i, block in enumerate(val.blocks)
         for k in config.k
     ]
-    for one in recorded[: len(config.k)]:
-        recorded += classification_baselines(labels, truth, classes, one.row)
+    for record in recorded[: len(config.k)]:
+        recorded += classification_baselines(labels, truth, classes, record.row)
     return write_recorded_rows(given.out, val.ids, recorded)

@@ -93,9 +93,9 @@ def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
         chosen = best if measured.heldout is None else measured.best(groups, measured.heldout)
         held = None if measured.heldout is None else 100 * float(measured.heldout.first[chosen].mean())
         keys = stack.groups[groups[0]]
-        own = replace(read_like(like, keys), block=span_of(keys))
+        template = replace(read_like(like, keys), block=span_of(keys))
         trials = Trials(chosen, best, several, held)
-        recorded += chosen_rows(own, lambda row, trial: _accuracies(row, measured.scored, trial), trials)
+        recorded += chosen_rows(template, lambda row, trial: _accuracies(row, measured.scored, trial), trials)
     return recorded
 
 
@@ -122,7 +122,7 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
                 "input": _input(measured, group),
                 "learning_rate": stack.rates[rate],
                 "learning_rates": list(stack.rates),
-                "inputs": [_input(measured, one) for one in groups],
+                "inputs": [_input(measured, group) for group in groups],
                 "heldout_top1": None if measured.heldout is None else _shares(measured.heldout.first[groups]),
                 "validation_top1": _shares(measured.scored.first[groups]),
             }

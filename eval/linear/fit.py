@@ -54,7 +54,7 @@ def groups_of(
     for facet, span in ((facet, span) for facet in facets for span in spans):
         tokens: Group = tuple((kind_at(facet, "cls"), block) for block in span)
         mean = (kind_at(facet, "mean"), span[-1])
-        groups += [tokens if one == "cls" else (*tokens, mean) for one in config.inputs]
+        groups += [tokens if reading == "cls" else (*tokens, mean) for reading in config.inputs]
     return groups
 
 

@@ -19,14 +19,14 @@ _STRENGTH = 0.2
 _SMALLEST = 0.5  # share of the area
 
 
-def square(one: LabelledNormals) -> Example:
+def square(item: LabelledNormals) -> Example:
     """The square in the middle of an image, as large as its short side."""
-    height, width = one.valid.shape
+    height, width = item.valid.shape
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     rows, columns = slice(top, top + side), slice(left, left + side)
-    image, normals = (torch.from_numpy(np.ascontiguousarray(of[rows, columns])) for of in (one.image, one.normals))
-    known = one.valid & (np.abs(one.normals).max(-1) > 0)
+    image, normals = (torch.from_numpy(np.ascontiguousarray(of[rows, columns])) for of in (item.image, item.normals))
+    known = item.valid & (np.abs(item.normals).max(-1) > 0)
     return (
         image.permute(2, 0, 1),
         normals.permute(2, 0, 1),
@@ -34,9 +34,9 @@ def square(one: LabelledNormals) -> Example:
     )
 
 
-def augmented(one: LabelledNormals, recipe: NormalsConfig, rng: np.random.Generator) -> Example:
+def augmented(item: LabelledNormals, recipe: NormalsConfig, rng: np.random.Generator) -> Example:
     """Return :func:`square` of an image with other colours (torchvision's ColorJitter, 0.2 each) and enlarged."""
-    image, normals, valid = square(one)
+    image, normals, valid = square(item)
     if rng.random() < recipe.jitter:
         image = jittered(image, rng)
     if rng.random() < recipe.resized:

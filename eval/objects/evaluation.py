@@ -70,9 +70,9 @@ def object_boxes(
     boxes: Boxes = []
     kept: list[NDArray[np.bool_]] = []
     numbers = np.zeros(rounds[0].mask.shape, dtype=np.uint8)
-    for number, one in enumerate(rounds, 1):
-        filled = scipy.ndimage.binary_fill_holes(one.exclusive)
-        if filled is None or not filled.any() or one.exclusive.sum() < _KEPT * filled.sum():
+    for number, masks in enumerate(rounds, 1):
+        filled = scipy.ndimage.binary_fill_holes(masks.exclusive)
+        if filled is None or not filled.any() or masks.exclusive.sum() < _KEPT * filled.sum():
             continue
         numbers[filled & (numbers == 0)] = number
         pixels = to_pixels(filled, side, size)
@@ -145,7 +145,7 @@ class _Found:
         """Return the objects of image ``i`` at a block as masks of its pixels, where masks are kept."""
         assert self._filled is not None
         side, size = self.features.transform.size, self.features.image_size(i)
-        return [outline(to_pixels(one, side, size)) for one in self._filled[number, i, : self._counts[number, i]]]
+        return [outline(to_pixels(box, side, size)) for box in self._filled[number, i, : self._counts[number, i]]]
 
 
 @runtime_checkable
@@ -186,15 +186,15 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     found.cut_all(config, choose_device(given.device), given.workers)
     boxes = [[found.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
     by_image = {
-        name: {str(block): own[i].tolist() for block, own in zip(store.blocks, boxes, strict=True)}
+        name: {str(block): of_block[i].tolist() for block, of_block in zip(store.blocks, boxes, strict=True)}
         for i, name in enumerate(store.ids)
     }
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
     like = row_like(given, "objects", "AP50", protocol=config.label)
-    gone = [degeneracy(*one) for one in zip(found.degenerate, found.complete, found.cosines, strict=True)]
+    gone = [degeneracy(*cut) for cut in zip(found.degenerate, found.complete, found.cosines, strict=True)]
     likes = [replace(like, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
-    recorded = [row for like, own in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(own, truth))]
+    recorded = [row for like, pred in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(pred, truth))]
     for name, rule in BOXES.items():
         same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
         recorded += baseline_rows(name, _rows(like, match_boxes(same, truth)))
@@ -210,7 +210,7 @@ def _mask_rows(
 ) -> list[RecordedRow]:
     """The same rows of objects as masks: of every block, then of the baselines' boxes."""
     features = found.features
-    truth = [[outline(mask) for mask in own] for own in masks]
+    truth = [[outline(mask) for mask in image_masks] for image_masks in masks]
     recorded: list[RecordedRow] = []
     for number, about in enumerate(likes):
         predicted = [found.outlines(number, i) for i in range(len(features))]
@@ -230,6 +230,6 @@ def _rows(like: EvalResult, matched: MatchedBoxes, what: str = "") -> list[Recor
         ("AR100", matched.ar.mean(), interval(recalled), recalled),
     )
     return [
-        RecordedRow(replace(like, metric=what + metric, value=100 * float(value), low=100 * low, high=100 * high), one)
-        for metric, value, (low, high), one in measured
+        RecordedRow(replace(like, metric=what + metric, value=100 * float(value), low=100 * low, high=100 * high), n)
+        for metric, value, (low, high), n in measured
     ]

@@ -84,11 +84,11 @@ def cut_masks(
             vectors |= dict(zip(todo, cut_vectors(build_graphs(some, tau, eps)), strict=True))
         todo = []
         for i, grid in enumerate(grids):
-            one = _round(vectors[i], grid, found[i])
-            found[i].append(one)
-            if one.mask.any() and number + 1 < rounds:
+            cut = _round(vectors[i], grid, found[i])
+            found[i].append(cut)
+            if cut.mask.any() and number + 1 < rounds:
                 todo.append(i)
-                masked = torch.from_numpy(one.mask.ravel()).to(similarity.device, non_blocking=True)
+                masked = torch.from_numpy(cut.mask.ravel()).to(similarity.device, non_blocking=True)
                 similarity[i].masked_fill_(masked[:, None] | masked[None], 0.0)
     return found
 
@@ -109,7 +109,7 @@ def _round(vector: CutVector, grid: Grid, before: Sequence[MaskCutRound]) -> Mas
         last = before[-1].mask
         overlap = (mask & last).sum() > OVERLAP * (mask | last).sum()
         mask = np.zeros_like(mask) if overlap or mask.mean() <= LEAST_AREA else mask
-        earlier = np.logical_or.reduce([one.mask for one in before])
+        earlier = np.logical_or.reduce([cut.mask for cut in before])
     return MaskCutRound(
         eigenvector=y,
         bipartition=side.reshape(grid),

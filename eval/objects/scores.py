@@ -84,12 +84,14 @@ def average_precision(hits: NDArray[np.bool_], times: F64, objects: F64) -> F64:
 
 def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]) -> MatchedBoxes:
     """Match predicted boxes (D_i, 4) of every image to its objects (K_i, 4), x1 y1 x2 y2 in pixels, end exclusive."""
-    return _matched([_boxes(own) for own in predicted], [_boxes(own) for own in truth], "bbox")
+    return _matched([_boxes(boxes) for boxes in predicted], [_boxes(boxes) for boxes in truth], "bbox")
 
 
 def match_masks(predicted: Sequence[Outlines], truth: Sequence[Outlines]) -> MatchedBoxes:
     """The same of masks (:func:`outline`): their overlap counts."""
-    return _matched([list(map(_mask, own)) for own in predicted], [list(map(_mask, own)) for own in truth], "segm")
+    return _matched(
+        [list(map(_mask, image)) for image in predicted], [list(map(_mask, image)) for image in truth], "segm"
+    )
 
 
 def outline(mask: NDArray[np.bool_]) -> Outline:
@@ -103,8 +105,8 @@ def _boxes(boxes: NDArray[Any]) -> list[dict[str, Any]]:
     return [{**_ALIKE, "bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)} for x1, y1, x2, y2 in corners]
 
 
-def _mask(own: Outline) -> dict[str, Any]:
-    return {**_ALIKE, "segmentation": own, "area": float(area(own)), "bbox": toBbox(own).tolist()}
+def _mask(outline: Outline) -> dict[str, Any]:
+    return {**_ALIKE, "segmentation": outline, "area": float(area(outline)), "bbox": toBbox(outline).tolist()}
 
 
 def coco_evaluation(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> COCOeval:
@@ -126,25 +128,25 @@ def _coco(entries: Entries, classes: Sequence[Any]) -> COCO:
     """Entries of images as pycocotools has them; their ids begin with 1, as 0 means none there."""
     made = COCO()
     images = [{"id": i, "height": 0, "width": 0} for i in range(len(entries))]  # outlines have their size
-    made.dataset = {"images": images, "categories": [{"id": one} for one in classes], "annotations": []}
-    for image, own in enumerate(entries):
-        for one in own:
+    made.dataset = {"images": images, "categories": [{"id": category} for category in classes], "annotations": []}
+    for image, image_entries in enumerate(entries):
+        for entry in image_entries:
             number = len(made.dataset["annotations"]) + 1
-            made.dataset["annotations"].append({"iscrowd": 0, **one, "image_id": image, "id": number})
+            made.dataset["annotations"].append({"iscrowd": 0, **entry, "image_id": image, "id": number})
     made.createIndex()
     return made
 
 
 def _matched(predicted: Entries, truth: Entries, kind: str) -> MatchedBoxes:
     evaluation = coco_evaluation(truth, predicted, [1], kind)
-    of_images = [one for one in evaluation.evalImgs if one is not None]
-    hits = [np.asarray(one["dtMatches"], dtype=bool).reshape(len(OVERLAPS), -1) for one in of_images]
-    images = [np.full(part.shape[1], one["image_id"]) for one, part in zip(of_images, hits, strict=True)]
+    of_images = [image for image in evaluation.evalImgs if image is not None]
+    hits = [np.asarray(image["dtMatches"], dtype=bool).reshape(len(OVERLAPS), -1) for image in of_images]
+    images = [np.full(part.shape[1], image["image_id"]) for image, part in zip(of_images, hits, strict=True)]
     precision, recall = (evaluation.eval[name][..., 0] for name in ("precision", "recall"))  # -1: no object
     return MatchedBoxes(
         hits=np.concatenate(hits, axis=1) if hits else np.zeros((len(OVERLAPS), 0), dtype=np.bool_),
         images=np.concatenate(images).astype(np.int64) if images else np.zeros(0, dtype=np.int64),
-        objects=np.array([len(own) for own in truth], dtype=np.int64),
+        objects=np.array([len(outlines) for outlines in truth], dtype=np.int64),
         ap=_or_nan(precision[..., 0, 0].mean(1)),
         ar=_or_nan(recall[:, 0, 0]),
     )

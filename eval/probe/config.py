@@ -127,9 +127,9 @@ class ProbeConfig(ProtocolConfig):
     @classmethod
     def _epochs_or_iterations(cls, given: Any) -> Any:
         """What is given of the two takes the place of the protocol's other one."""
-        for one, other in (("epochs", "iterations"), ("iterations", "epochs")):
-            if isinstance(given, dict) and given.get(one) is not None and other not in given:
-                return {**given, other: None}
+        for key, missing in (("epochs", "iterations"), ("iterations", "epochs")):
+            if isinstance(given, dict) and given.get(key) is not None and missing not in given:
+                return {**given, missing: None}
         return given
 
     @model_validator(mode="after")
@@ -163,12 +163,12 @@ class ProbeConfig(ProtocolConfig):
     @property
     def label(self) -> str:
         """What result rows say: the protocol and every setting that is not its own, ``dinov2, 200 iterations``."""
-        own = ProbeConfig(protocol=self.protocol)
+        default = ProbeConfig(protocol=self.protocol)
         changed = [
             _phrase(name, getattr(self, name))
             for name in ProbeConfig.model_fields
             if name not in {"size", "seeds", "pixels"}
-            and getattr(self, name) not in (getattr(own, name), _MISSING.get(name, ""))
+            and getattr(self, name) not in (getattr(default, name), _MISSING.get(name, ""))
         ]
         return ", ".join([self.protocol, *changed])
 

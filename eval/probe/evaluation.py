@@ -51,7 +51,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     applied = _derivations(val_store, given.norms, given.backbone)
     groups = head_groups(val_store.blocks, given.multiscale, list(applied))
     seeds, device = range(given.seed, given.seed + config.seeds), choose_device(given.device)
-    fits = [fit_stored(train, val, groups, applied, config, one, device) for one in seeds]
+    fits = [fit_stored(train, val, groups, applied, config, seed, device) for seed in seeds]
     tokens = tokens_under_norms(val, keys_of(groups), applied, device)
     cosines = {key: token_cosine(x, device) for key, x in tokens.items() if x.shape[1] > 1}
     floor = _pixel_probes(train, val, given, device) if config.pixels else {}
@@ -122,4 +122,4 @@ def _evaluate_live(given: TaskInputs) -> list[EvalResult]:
         stack = fit_heads(loader, groups, backbone.width(given.facets[0]), fitted, config, seed)
         return choose_and_score(stack, loader, held, lambda: val_loader)
 
-    return publish(given, [fit(one) for one in range(given.seed, given.seed + config.seeds)], train, val)
+    return publish(given, [fit(seed) for seed in range(given.seed, given.seed + config.seeds)], train, val)

@@ -106,7 +106,7 @@ def score_heads(
                     parts = mine.diagonal(dim1=1, dim2=2), mine.sum(1), mine.sum(2)
                     areas[group, where] = torch.stack(parts, 1).to(torch.int32)
             progress.advance(n)
-    return [[_scores(part, classes) for part in one] for one in counts.cpu()], areas.cpu().numpy()
+    return [[_scores(part, classes) for part in head_counts] for head_counts in counts.cpu()], areas.cpu().numpy()
 
 
 def _histogram(values: torch.Tensor, size: int) -> torch.Tensor:
@@ -255,7 +255,7 @@ def _check_choice(stack: HeadStack, on_held: Sequence[Sequence[SegmentationScore
     """Raise :class:`DataError` where no trial has a score on the held-out images, so that none can be chosen."""
     finite = stack.finite().any(1).tolist()
     for group, scores, good in zip(stack.groups, on_held, finite, strict=True):
-        if all(np.isnan(one.miou) for one in scores):
+        if all(np.isnan(score.miou) for score in scores):
             name = "+".join(str(block) for _, block in group)
             if not good:
                 raise DataError(f"probe: block {name}: every head has diverged", "lower the learning rates")

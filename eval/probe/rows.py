@@ -57,11 +57,11 @@ def publish(
     fitted_rows = [[row for result in results for row in _rows(result, like, cosines)] for results in fits]
     recorded = fitted_rows[0]
     if len(fits) > 1:
-        recorded = [RecordedRow(mean_row([one.row for one in same])) for same in zip(*fitted_rows, strict=True)]
+        recorded = [RecordedRow(mean_row([record.row for record in same])) for same in zip(*fitted_rows, strict=True)]
         for seed, of_seed in enumerate(fitted_rows, given.seed):
             recorded += [
-                replace(one, row=replace(one.row, seed=seed, note=f"{one.row.note}, seed {seed}".lstrip(", ")))
-                for one in of_seed
+                replace(record, row=replace(record.row, seed=seed, note=f"{record.row.note}, seed {seed}".lstrip(", ")))
+                for record in of_seed
             ]
     log_best(recorded, "mIoU")
     first = recorded[0].row
@@ -104,8 +104,8 @@ def _rows(result: ProbeResult, like: EvalResult, cosines: Mapping[Key, float]) -
     like = replace(like, block=result.name, norm=norm, facet=facet or like.facet)
     miou, *others = segmentation_rows(like, result.areas)
     miou = replace(miou, row=replace(miou.row, heldout=100 * result.heldout[result.chosen]))
-    own = [cosines[result.norm, block] for block in result.blocks if (result.norm, block) in cosines]
-    if len(own) == 1:
-        miou = replace(miou, row=replace(miou.row, token_cosine=own[0]))
+    of_blocks = [cosines[result.norm, block] for block in result.blocks if (result.norm, block) in cosines]
+    if len(of_blocks) == 1:
+        miou = replace(miou, row=replace(miou.row, token_cosine=of_blocks[0]))
     best = replace(like, value=100 * result.best_scores.miou, note="best on validation")
     return [miou, *others, RecordedRow(best)]

@@ -126,8 +126,8 @@ class HeadStack:
             gradients[1][group] = by_bias
             for slot, key in self._slots_of(group):
                 each = slope.shape[1] // len(tokens[key])
-                own = slope if each == 1 else slope.view(len(slope), -1, each).sum(2)
-                self._chain(slot, (own @ tokens[key]).view_as(self.weight[slot]), by_bias, gradients)
+                of_head = slope if each == 1 else slope.view(len(slope), -1, each).sum(2)
+                self._chain(slot, (of_head @ tokens[key]).view_as(self.weight[slot]), by_bias, gradients)
         if self.clip is not None:
             self._clip(gradients, self.clip)
         self._optimizer.step(gradients, scale, momentum)
@@ -136,12 +136,12 @@ class HeadStack:
         """Scale every head's gradient to a norm of at most ``most``, over all its parameters (``clip_grad_norm_``)."""
         owner = torch.tensor([group for group, _ in self.slots]).to(gradients[0].device, non_blocking=True)
         squares = gradients[1].square().sum(2)
-        for one in (gradients[0], *gradients[2:]):
-            squares = squares.index_add(0, owner, one.square().flatten(2).sum(2))
+        for gradient in (gradients[0], *gradients[2:]):
+            squares = squares.index_add(0, owner, gradient.square().flatten(2).sum(2))
         factor = (most / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # (G, L)
         gradients[1].mul_(factor[..., None])
-        for one in (gradients[0], *gradients[2:]):
-            one.mul_(factor[owner].view(*one.shape[:2], *[1] * (one.ndim - 2)))
+        for gradient in (gradients[0], *gradients[2:]):
+            gradient.mul_(factor[owner].view(*gradient.shape[:2], *[1] * (gradient.ndim - 2)))
 
     def _chain(
         self, slot: int, by_effective: torch.Tensor, by_bias: torch.Tensor, gradients: list[torch.Tensor]

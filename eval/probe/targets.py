@@ -126,8 +126,8 @@ class CachedTargets:
         self._all: Targets | None = None
         self._position = {int(row): at for at, row in enumerate(rows)}
         self._device = device
-        one = self._make(rows[:1])
-        if 4 * len(rows) * (one.linear.numel() + one.weight.numel()) <= memory_limit() // 4:
+        first = self._make(rows[:1])
+        if 4 * len(rows) * (first.linear.numel() + first.weight.numel()) <= memory_limit() // 4:
             self._all = self._make(rows)
 
     def _make(self, rows: NDArray[np.int64]) -> Targets:

@@ -69,11 +69,11 @@ def retrieve(
             mixes = mix_labels(similar, where, labels, config.temperature).view(-1, h, w, val.num_classes)
             truth = [val.checked_label(i) for i in range(at, at + len(mixes))]
             maps = zip(mixes.permute(0, 3, 1, 2), truth, strict=True)
-            predicted = [upsampled_classes(mix[None], (one.shape[0], one.shape[1])).flatten() for mix, one in maps]
-            host = np.split(torch.cat(predicted).cpu().numpy(), np.cumsum([one.size for one in truth])[:-1])
-            for i, (classes, one) in enumerate(zip(host, truth, strict=True), at):
+            predicted = [upsampled_classes(mix[None], (mask.shape[0], mask.shape[1])).flatten() for mix, mask in maps]
+            host = np.split(torch.cat(predicted).cpu().numpy(), np.cumsum([mask.size for mask in truth])[:-1])
+            for i, (classes, mask) in enumerate(zip(host, truth, strict=True), at):
                 matrix = ConfusionMatrix(val.num_classes)
-                matrix.update(classes.reshape(one.shape), one)
+                matrix.update(classes.reshape(mask.shape), mask)
                 areas[i] = matrix.areas
                 progress.advance()
     return areas
@@ -95,11 +95,11 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         given, "retrieve", "mIoU", protocol=config.label, classes=val.num_classes,
         resolution=f"{stores['val'].transform.label}, scored at label size",
     )  # fmt: skip
-    ids, lists = stores["train"].ids, {name: one.ids for name, one in sets.items() if name not in {"train", "val"}}
+    ids, lists = stores["train"].ids, {name: draw.ids for name, draw in sets.items() if name not in {"train", "val"}}
     of_all = Draw(sets["train"].list_name, np.arange(train.count), like.seed, "")
     few = draws(config, sets["train"], ids, train.pixels_per_image(), lists) if config.few or lists else []
-    memories = {one: remember(train, ids, config.memory, given.seed, one.images) for one in (of_all, *few)}
-    if config.k > (least := min(len(one.images) for one in memories.values())):
+    memories = {subset: remember(train, ids, config.memory, given.seed, subset.images) for subset in (of_all, *few)}
+    if config.k > (least := min(len(memory.images) for memory in memories.values())):
         raise ConfigError(f"k: {config.k} neighbours were asked of {least} remembered patches")
     rows = _rows_of_draws(train, val, stores["train"], memories, like, given)
     recorded = [row for of_block in rows.pop(of_all) for row in of_block]
@@ -131,8 +131,8 @@ def _rows_of_draws(
                 read = replace(train, tokens={block: kept[block][where]}) if kept else train
                 areas = retrieve(read, val, memory, block, given.settings, device)
                 protocol = f"{like.protocol}, of {draw.part}"
-                own = replace(about, protocol=protocol, seed=draw.seed, note=draw.note)
-                rows[draw].append(segmentation_rows(own, areas))
+                of_draw = replace(about, protocol=protocol, seed=draw.seed, note=draw.note)
+                rows[draw].append(segmentation_rows(of_draw, areas))
     return rows
 
 
@@ -140,10 +140,12 @@ def _means(rows: Mapping[Draw, Sequence[Sequence[RecordedRow]]]) -> list[Recorde
     """mIoU of the mean over the draws of each part, block by block, then of every draw; of a single one, its own."""
     means, each = list[RecordedRow](), list[RecordedRow]()
     for part in dict.fromkeys(draw.part for draw in rows):
-        own = [[of_block[0] for of_block in blocks] for draw, blocks in rows.items() if draw.part == part]
-        if len(own) == 1:
-            means += [replace(one, row=replace(one.row, note="")) for one in own[0]]
+        of_part = [[of_block[0] for of_block in blocks] for draw, blocks in rows.items() if draw.part == part]
+        if len(of_part) == 1:
+            means += [replace(rec, row=replace(rec.row, note="")) for rec in of_part[0]]
             continue
-        means += [RecordedRow(replace(mean_row([one.row for one in same]), note="")) for same in zip(*own, strict=True)]
-        each += [row for blocks in own for row in blocks]
+        means += [
+            RecordedRow(replace(mean_row([rec.row for rec in same]), note="")) for same in zip(*of_part, strict=True)
+        ]
+        each += [row for blocks in of_part for row in blocks]
     return [*means, *each]

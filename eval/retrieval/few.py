@@ -50,11 +50,11 @@ def balanced_draw(
     most = images_per_class(count, classes, min(LARGEST, *fractions))
     free, taken = np.ones(count, dtype=np.bool_), []
     for number in np.argsort(has.sum(0), kind="stable"):
-        own = order[(has[:, number] & free)[order]][:most]
-        free[own] = False
-        taken.append(own)
+        with_class = order[(has[:, number] & free)[order]][:most]
+        free[with_class] = False
+        taken.append(with_class)
     return {
-        n: np.sort(np.concatenate([own[: images_per_class(count, classes, n)] for own in taken])) for n in fractions
+        n: np.sort(np.concatenate([ids[: images_per_class(count, classes, n)] for ids in taken])) for n in fractions
     }
 
 
@@ -84,10 +84,10 @@ def draws(
             found += [Draw(part, drawn[seed][n], seed, f"seed {seed}") for seed in config.draws]
     where = {name: i for i, name in enumerate(ids)}
     for name, listed in sorted(lists.items(), key=lambda item: -len(item[1])):
-        if foreign := [one for one in listed if one not in where]:
+        if foreign := [name for name in listed if name not in where]:
             raise DataError(f"list {name}: image {foreign[0]!r} is not in {dataset.name} {dataset.list_name}")
         part = f"lists of {len(listed)} images of {dataset.list_name}"
-        number = sum(one.part == part for one in found) + 1
-        images = np.array(sorted(where[one] for one in listed))
+        number = sum(draw.part == part for draw in found) + 1
+        images = np.array(sorted(where[name] for name in listed))
         found.append(Draw(part, images, number, f"{name}, seed {number}"))
     return found

@@ -113,10 +113,10 @@ def unit_rows(stored: NDArray[Any]) -> NDArray[np.float32]:
 def together(memories: Sequence[Memory]) -> tuple[Memory, list[NDArray[np.int64]]]:
     """Return the patches of any of ``memories``, each once, and where those of every memory are among them."""
     images, patches, labels = (
-        np.concatenate([getattr(one, name) for one in memories]) for name in ("images", "patches", "labels")
+        np.concatenate([getattr(memory, name) for memory in memories]) for name in ("images", "patches", "labels")
     )
     _, first, where = np.unique(images * (patches.max() + 1) + patches, return_index=True, return_inverse=True)
-    ends = np.cumsum([len(one.images) for one in memories])[:-1]
+    ends = np.cumsum([len(memory.images) for memory in memories])[:-1]
     return Memory(images[first], patches[first], labels[first]), np.split(where, ends)
 
 

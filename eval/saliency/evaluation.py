@@ -68,9 +68,9 @@ class _Cuts:
                 yield item.image, (groups.index((item.blocks[0],)), made)
 
         for i, (number, made) in self.files.each("saliency", len(groups), work):
-            one = made.cuts[0]
-            self.masks[number][slice(*self.offsets[i : i + 2])] = one.component.ravel()
-            self.degenerate[number, i], self.complete[number, i] = one.degenerate, one.complete
+            cut = made.cuts[0]
+            self.masks[number][slice(*self.offsets[i : i + 2])] = cut.component.ravel()
+            self.degenerate[number, i], self.complete[number, i] = cut.degenerate, cut.complete
             self.cosines[number, i] = made.cosine
 
     def of(self, i: int) -> NDArray[np.bool_]:
@@ -107,14 +107,16 @@ def _score(
     masks = _at_size(cuts.of(i), size)
     others = list(boxes_as_masks(size).values())
     cut = [some[i] for some in pixels.values()]
-    others += [np.ones(size, np.bool_) if one is None else _at_size(one.component[None], size)[0] for one in cut]
+    others += [np.ones(size, np.bool_) if c is None else _at_size(c.component[None], size)[0] for c in cut]
     counts = count_masks(np.concatenate([masks, np.stack(others)]), truth)
     plain = np.stack([counts.f, counts.iou, counts.accuracy])
     if not solver:
         return _ImageScores(plain, None, None)
     maps = solve(BilateralGrid.of(read_image(dataset.path(place))), masks.astype(np.float64))
     smooth = count_masks(maps > 0.5, truth)
-    return _ImageScores(plain, np.stack([f_curve(one, truth) for one in maps]), np.stack([smooth.iou, smooth.accuracy]))
+    return _ImageScores(
+        plain, np.stack([f_curve(grey, truth) for grey in maps]), np.stack([smooth.iou, smooth.accuracy])
+    )
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:
@@ -182,11 +184,11 @@ def _score_all(
     )
     with Progress("saliency, scores", count, "images") as progress:
         images = each(lambda i: _score(cuts, dataset, where[i], i, solver, pixels), count, workers)
-        for i, one in enumerate(images):
-            scores.plain[i] = one.plain
-            if one.curves is not None and one.smooth is not None:
-                scores.smooth[i] = one.smooth
-                for curve, values in zip(curves, one.curves, strict=True):
+        for i, scored in enumerate(images):
+            scores.plain[i] = scored.plain
+            if scored.curves is not None and scored.smooth is not None:
+                scores.smooth[i] = scored.smooth
+                for curve, values in zip(curves, scored.curves, strict=True):
                     curve[i] = values
             progress.advance()
     return scores

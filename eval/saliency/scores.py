@@ -52,7 +52,7 @@ def count_masks(masks: NDArray[np.bool_], truth: NDArray[np.uint8]) -> MaskCount
     """Count the pixels of masks (L, H, W) of an image with ``truth`` (H, W)."""
     known = truth != IGNORE
     there = known & (truth != 0)
-    right, predicted = ((masks & one).sum((1, 2)) for one in (there, known))
+    right, predicted = ((masks & pixels).sum((1, 2)) for pixels in (there, known))
     return MaskCounts(right, predicted, np.full(len(masks), there.sum()), np.full(len(masks), known.sum()))
 
 

@@ -149,7 +149,7 @@ def tokencut(
         return some(batch)[0]
     parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
     batches = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
-    return TokenCuts(one for cuts in batches for one in cuts)
+    return TokenCuts(cut for cuts in batches for cut in cuts)
 
 
 def cut(similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True) -> list[TokenCut]:

@@ -53,10 +53,10 @@ def cut_vectors(graphs: Graphs) -> list[CutVector]:
     facts = graphs.facts
     if n > DENSE_TOKENS and not all(facts.complete):
         candidates = lanczos(graphs)
-        vectors = [one if one and _decides(one, c) else None for one, c in zip(candidates, facts.codes, strict=True)]
+        vectors = [vec if vec and _decides(vec, c) else None for vec, c in zip(candidates, facts.codes, strict=True)]
     for i, whole in enumerate(facts.complete):
         vectors[i] = complete_vector(n, graphs.floor) if whole else vectors[i]
-    return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(vectors)]
+    return [dense_vector(graphs, i) if vector is None else vector for i, vector in enumerate(vectors)]
 
 
 def _decides(vector: CutVector, codes: F64) -> bool:
@@ -152,8 +152,8 @@ def lanczos(graphs: Graphs) -> list[CutVector | None]:
             left = np.flatnonzero(sought)
             space, here, sought = space.take(left), here[left], sought[left]
     vectors: list[CutVector | None] = [None] * count
-    for (i, one), y in zip(bounds.items(), _read_rows(solved), strict=True):
-        vectors[i] = CutVector(y, *one)
+    for (i, bound), y in zip(bounds.items(), _read_rows(solved), strict=True):
+        vectors[i] = CutVector(y, *bound)
     return vectors
 
 

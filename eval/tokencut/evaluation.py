@@ -83,12 +83,12 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
             recorded.append(hits_row(row, [is_hit(*pair) for pair in zip(boxes[label], truth, strict=True)]))
         if number:
             write_json(given.out / name, _by_image(store.ids, boxes))
-    _warn_of_degenerate([one.row for one in recorded])
+    _warn_of_degenerate([record.row for record in recorded])
     _write(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], given.out / "overlays")
     hits = _baseline_hits(store, dataset, place, truth, config, given.workers)
-    recorded += [hits_row(recorded[0].row.baseline(name, 0.0), own) for name, own in hits.items()]
+    recorded += [hits_row(recorded[0].row.baseline(name, 0.0), values) for name, values in hits.items()]
     results.files.finish()
     return write_recorded_rows(given.out, store.ids, recorded)
 
@@ -112,8 +112,8 @@ def _baseline_hits(
     cuts = cut_pixels(dataset, place, store, config.tau[0], config.eps, workers)
     return hits | {
         name: [
-            is_hit(full_image(*size) if one is None else to_pixels(one.box, store.patch_size, size), boxes)
-            for one, size, boxes in zip(some, sizes, truth, strict=True)
+            is_hit(full_image(*size) if image is None else to_pixels(image.box, store.patch_size, size), boxes)
+            for image, size, boxes in zip(some, sizes, truth, strict=True)
         ]
         for name, some in cuts.items()
     }

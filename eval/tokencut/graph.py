@@ -210,6 +210,6 @@ def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = T
     finite: Array = similarity.diagonal(0, 1, 2).isfinite()  # of a token to itself
     finite = finite if finite.is_cuda else finite.numpy()
     if binary:
-        own = edges.diagonal(0, 1, 2)
-        return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (own > 0), finite, True)
+        diagonal = edges.diagonal(0, 1, 2)
+        return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (diagonal > 0), finite, True)
     return Graphs(edges, 1.0, 0.0, total, like(np.zeros((count, n), dtype=bool), edges), finite, False)

@@ -24,7 +24,7 @@ def overlay(
     inside = mask.repeat(patch_size, axis=0).repeat(patch_size, axis=1)[:height, :width]
     picture = Image.fromarray(np.where(inside[..., None], image, (image * _VEIL).astype(np.uint8)))
     draw = ImageDraw.Draw(picture)
-    for one, colour in [*((each, TRUTH) for each in truth), (box, FOUND)]:
-        x1, y1, x2, y2 = (int(side) for side in np.asarray(one).reshape(4))
+    for outlined, colour in [*((each, TRUTH) for each in truth), (box, FOUND)]:
+        x1, y1, x2, y2 = (int(side) for side in np.asarray(outlined).reshape(4))
         draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=_WIDTH)
     return picture

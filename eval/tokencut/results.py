@@ -40,7 +40,7 @@ class CutResults:
         single = [blocks for blocks in self.groups if len(blocks) == 1]
         total = (int(counts.sum()),)
         self.vectors, self.masks = (
-            {one: files.kept(f"{name}_block{one[0]}", dtype, total) for one in single}
+            {key: files.kept(f"{name}_block{key[0]}", dtype, total) for key in single}
             for name, dtype in (("vectors", np.float16), ("masks", np.bool_))
         )
         if files.new:
@@ -51,11 +51,11 @@ class CutResults:
     def add(self, blocks: tuple[int, ...], i: int, cuts: ImageCuts) -> None:
         """Take what was found in image ``i`` at ``blocks``."""
         group = self.groups.index(blocks)
-        for method, one in enumerate((*cuts.cuts, cuts.lost)):
-            if one is not None:
-                self.boxes[method, group, i] = to_pixels(one.box, self.features.patch_size, self.features.image_size(i))
-                self.degenerate[method, group, i] = one.degenerate
-                self.complete[method, group, i] = isinstance(one, TokenCut) and one.complete
+        for method, cut in enumerate((*cuts.cuts, cuts.lost)):
+            if cut is not None:
+                self.boxes[method, group, i] = to_pixels(cut.box, self.features.patch_size, self.features.image_size(i))
+                self.degenerate[method, group, i] = cut.degenerate
+                self.complete[method, group, i] = isinstance(cut, TokenCut) and cut.complete
         self.cosines[group, i] = cuts.cosine
         first = cuts.cuts[0]
         self.seeds[group, i] = first.seed

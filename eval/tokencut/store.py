@@ -44,13 +44,13 @@ def cut_pixels(
     for name, tokens in pixel_tokens(dataset, places, like.transform, like.patch_size).items():
         standard = tokens.standardised()
 
-        def one(i: int, tokens_of: Callable[[int], NDArray[np.float32]] = standard) -> TokenCut | None:
+        def cut_image(i: int, tokens_of: Callable[[int], NDArray[np.float32]] = standard) -> TokenCut | None:
             if math.prod(like.grid(i)) < LEAST_TOKENS:
                 return None
             unit = normalise(torch.from_numpy(tokens_of(i))[None])
             return cut(similarities(unit), [like.grid(i)], tau, eps)[0]
 
-        found[name] = list(each(one, len(places), workers))
+        found[name] = list(each(cut_image, len(places), workers))
     return found
 
 
@@ -80,7 +80,7 @@ def cut_store(
         except ValueError as error:
             raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
         lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
-        return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
+        return [ImageCuts([cut[i] for cut in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
     yield from each_graph(store, groups, work, device, workers)
 
@@ -120,7 +120,7 @@ def _tokens(store: FeatureStore, index: int) -> int:
 def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device) -> list[list[ImageAtBlocks]]:
     """Items of one number of tokens and of blocks together, in store order, as many as the device takes at once."""
     alike: dict[tuple[int, int], list[ImageAtBlocks]] = {}
-    for item in sorted(items, key=lambda one: one.image):
+    for item in sorted(items, key=lambda item: item.image):
         alike.setdefault((_tokens(store, item.image), len(item.blocks)), []).append(item)
     batches = []
     for (tokens, _), some in alike.items():

@@ -51,5 +51,5 @@ def agreement(ways: Sequence[CutWay]) -> float:
     """Mean IoU of the objects of all pairs of ways, 1 where all cut alike. Raises ValueError for fewer than two."""
     if len(ways) < 2:
         raise ValueError("agreement is of two ways or more")
-    masks = [one.cut.component for one in ways]
+    masks = [way.cut.component for way in ways]
     return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in combinations(masks, 2)]))

@@ -63,8 +63,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     with Progress("video", len(dataset), "frames") as progress:
         for number, sequence in enumerate(dataset.sequences):
             strip = Strip(sequence) if number < config.pictures else None
-            for label, own in _follow(passes, sequence, strip, progress).items():
-                scores[label].append(own)
+            for label, of_label in _follow(passes, sequence, strip, progress).items():
+                scores[label].append(of_label)
             if strip is not None:
                 strip.write(given.out / "strips" / f"{number:04d}")
     row = row_like(
@@ -75,9 +75,9 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         recorded += _rows(place.row(row), scores[label])
     log_best(recorded, "J&F")
     like = row.baseline(FIRST_MASK, 0.0)
-    recorded += [one for one in _rows(like, scores[FIRST_MASK]) if one.values is not None]
+    recorded += [record for record in _rows(like, scores[FIRST_MASK]) if record.values is not None]
     write_json(given.out / "objects.json", _objects(dataset, scores))
-    return write_recorded_rows(given.out, [one.name for one in dataset.sequences], recorded)
+    return write_recorded_rows(given.out, [sequence.name for sequence in dataset.sequences], recorded)
 
 
 def _follow(
@@ -124,7 +124,7 @@ def _follow(
             values[FIRST_MASK].append(frame_scores(repeated, truth, objects))
         progress.advance()
     stacked = {label: np.stack(frames, -1) for label, frames in values.items()}  # (K, 2, n)
-    return {label: _VideoScores(own[:, 0], own[:, 1]) for label, own in stacked.items()}
+    return {label: _VideoScores(of_label[:, 0], of_label[:, 1]) for label, of_label in stacked.items()}
 
 
 def _joined(tokens: Mapping[Layer, Tensor], place: Place) -> Tensor:
@@ -135,15 +135,15 @@ def _joined(tokens: Mapping[Layer, Tensor], place: Place) -> Tensor:
 
 def _rows(like: EvalResult, videos: Sequence[_VideoScores]) -> list[RecordedRow]:
     """Return the rows of J&F, J and F with records, then of recall and decay, in percent: means over all objects."""
-    j, f = zip(*(one.of_objects for one in videos), strict=True)
-    counts = [len(one.mean) for one in j]
-    sums = {name: [own.mean.sum() for own in of] for name, of in (("J", j), ("F", f))}
-    both = [(one + other) / 2 for one, other in zip(sums["J"], sums["F"], strict=True)]
+    j, f = zip(*(video.of_objects for video in videos), strict=True)
+    counts = [len(scores.mean) for scores in j]
+    sums = {name: [video.mean.sum() for video in of] for name, of in (("J", j), ("F", f))}
+    both = [(region + boundary) / 2 for region, boundary in zip(sums["J"], sums["F"], strict=True)]
     named = {"J&F": both, **sums}
-    rows = mean_rows(like, [(metric, mean_record(own, counts)) for metric, own in named.items()])
+    rows = mean_rows(like, [(metric, mean_record(scores, counts)) for metric, scores in named.items()])
     for name, of in (("J", j), ("F", f)):
         for what in ("recall", "decay"):
-            value = float(np.concatenate([getattr(own, what) for own in of]).mean())
+            value = float(np.concatenate([getattr(scores, what) for scores in of]).mean())
             rows.append(RecordedRow(replace(like, metric=f"{name} {what}", value=100 * value)))
     return rows
 
@@ -151,8 +151,8 @@ def _rows(like: EvalResult, videos: Sequence[_VideoScores]) -> list[RecordedRow]
 def _objects(dataset: SequenceDataset, scores: Mapping[str, Sequence[_VideoScores]]) -> dict[str, Any]:
     return {
         sequence.name: {
-            label: {"J": own[number].j.mean(1).tolist(), "F": own[number].f.mean(1).tolist()}
-            for label, own in scores.items()
+            label: {"J": of_label[number].j.mean(1).tolist(), "F": of_label[number].f.mean(1).tolist()}
+            for label, of_label in scores.items()
         }
         for number, sequence in enumerate(dataset.sequences)
     }

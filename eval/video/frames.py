@@ -46,7 +46,7 @@ class FramePasses:
             starts = range(0, len(sequence), BATCH)
             ahead = [pool.submit(load_frame, path, size) for path in sequence.frames[:BATCH]]
             for start in starts:
-                images, paths = [one.result() for one in ahead], sequence.frames[start + BATCH : start + 2 * BATCH]
+                images, paths = [read.result() for read in ahead], sequence.frames[start + BATCH : start + 2 * BATCH]
                 ahead = [pool.submit(load_frame, path, size) for path in paths]
                 layers = self._layers(images, size)
                 for at in range(len(images)):

@@ -153,9 +153,9 @@ def hard_labels(masks: Tensor, grid: tuple[int, int], patch: int) -> NDArray[np.
     stretched = (large - low) / (high - low).clamp(min=torch.finfo(large.dtype).tiny)
     shown = torch.where((high > 0) & (high > low), stretched, large)
     best, labels = shown[0], torch.zeros(shown.shape[1:], dtype=torch.uint8, device=shown.device)
-    for number, one in enumerate(shown[1:], 1):  # argmax over the first dimension is slow on a CPU
-        labels.masked_fill_(one > best, number)
-        best = torch.maximum(best, one)
+    for number, channel in enumerate(shown[1:], 1):  # argmax over the first dimension is slow on a CPU
+        labels.masked_fill_(channel > best, number)
+        best = torch.maximum(best, channel)
     return np.asarray(labels.cpu().numpy())
 
 

@@ -62,7 +62,7 @@ def test_images_coloured_apart_have_the_colours_that_they_have_together(make_sce
     stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
     whole = pca_views(stores, ids)
     part = pca_views(stores, ids[1:], whole.bases)
-    for name in ("aligned", "own", "image", "roughness"):
+    for name in ("aligned", "unturned", "image", "roughness"):
         for everything, some in zip(getattr(whole, name), getattr(part, name), strict=True):
             assert everything.keys() == some.keys()
             for block in some:
@@ -78,14 +78,14 @@ def test_three_views_and_the_first_model_the_same_in_each(make_scene):
     scene = make_scene()
     stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
     views, alone = pca_views(stores, ids), pca_views(stores[:1], ids)
-    assert set(views.own[0]) == {1, 2}, "at the deepest block they are the aligned ones"
+    assert set(views.unturned[0]) == {1, 2}, "at the deepest block they are the aligned ones"
     for block in stores[0].blocks:
         for row in range(len(ids)):
             np.testing.assert_array_equal(views.aligned[0][block][row], alone.aligned[0][block][row])
             np.testing.assert_array_equal(views.image[0][block][row], alone.image[0][block][row])
     second = pca_views(stores[1:], ids)
-    np.testing.assert_array_equal(views.own[1][2][0], second.own[0][2][0])  # not turned: as if it were alone
-    assert (views.aligned[1][2][0] != views.own[1][2][0]).any()
+    np.testing.assert_array_equal(views.unturned[1][2][0], second.unturned[0][2][0])  # not turned: as if it were alone
+    assert (views.aligned[1][2][0] != views.unturned[1][2][0]).any()
 
 
 def test_blocks_whose_components_are_turned_or_change_places_have_the_same_colours(make_scene):

@@ -20,7 +20,7 @@ def write_board(board: Board, out: Path, title: str = "Board") -> Path:
     """Write ``index.html``, ``rows.html`` and the CSV files into ``out``; return the page."""
     out.mkdir(parents=True, exist_ok=True)
     names = [source.name for source in board.sources for _ in source.rows]
-    write_text(out / "rows.csv", rows_csv((row for one in board.sources for row in one.rows), names))
+    write_text(out / "rows.csv", rows_csv((row for source in board.sources for row in source.rows), names))
     write_text(out / "board.csv", _board_csv(board))
     heads = ("measure", *(f"{key} {side}" for key in SETTING for side in ("one", "other")))
     refused = [
@@ -34,7 +34,7 @@ def write_board(board: Board, out: Path, title: str = "Board") -> Path:
         "tables": [_shown(table) for table in board.tables],
         "refused": [(pair.label, pair.text) for pair in board.refused[:_SHOWN_REFUSED]],
         "more_refused": max(0, len(board.refused) - _SHOWN_REFUSED),
-        "sources": [(one.name, len(one.rows), _link(one.gallery, out)) for one in board.sources],
+        "sources": [(source.name, len(source.rows), _link(source.gallery, out)) for source in board.sources],
     }
     render_page(page, "board.html", context, styles=("base.css", "report.css"), script="sort.js")
     return page

@@ -69,7 +69,7 @@ class BoardTable:
     def blocks(self) -> list[str]:
         """All blocks that any of the backbones has: single ones by number, then several together."""
         every = {block for line in self.lines for block in line.values if block}
-        return sorted(every, key=lambda one: (not one.isdigit(), int(one) if one.isdigit() else 0, one))
+        return sorted(every, key=lambda block: (not block.isdigit(), int(block) if block.isdigit() else 0, block))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class RefusedPair:
     @property
     def text(self) -> str:
         """``norm: final and layer; facet: out and key``."""
-        return "; ".join(f"{key}: {one or 'none'} and {other or 'none'}" for key, (one, other) in self.differs.items())
+        return "; ".join(f"{key}: {a or 'none'} and {b or 'none'}" for key, (a, b) in self.differs.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ def make_board(sources: Sequence[BoardSource]) -> Board:
         for setting, rows in measures[key].items():
             lines = (*_ranked(rows, records, rates), *_floor(sources, key, setting))
             tables.append(BoardTable(label, dict(zip(SETTING, setting, strict=True)), lines))
-        for one, other in combinations(measures[key], 2):
-            pairs = zip(SETTING, zip(one, other, strict=True), strict=True)
+        for first, second in combinations(measures[key], 2):
+            pairs = zip(SETTING, zip(first, second, strict=True), strict=True)
             refused.append(RefusedPair(label, {name: pair for name, pair in pairs if pair[0] != pair[1]}))
     return Board(tuple(tables), tuple(refused), tuple(sources))
 
@@ -133,7 +133,7 @@ def _ranked(
         scores = Scores({key[1]: list(records[key[0]]) + list(by_block.values())}, records[key[0]])
         chosen = scores.chosen(by_block) or scores.of(next(iter(by_block.values())))
         scored.append((key, chosen, by_block))
-    scored.sort(key=lambda one: -one[1].value)
+    scored.sort(key=lambda entry: -entry[1].value)
     starts = {(source, model): score for (source, model, epoch), score, _ in scored if epoch == 0}
     pairs = list(combinations(range(len(scored)), 2))
     judgements = [_judged([scored[at][:2] for at in pair], starts) for pair in pairs]
@@ -171,7 +171,7 @@ def _ranked(
 def _judged(pair: Sequence[tuple[tuple[str, str, int], Score]], starts: Mapping[tuple[str, str], Score]) -> Judgement:
     """Two backbones, each with its own start unless it is that itself."""
     begun = [starts.get(key[:2]) if key[2] > 0 else None for key, _ in pair]
-    return judged(*aligned(*([score] for _, score in pair), *([one] if one else [] for one in begun)))
+    return judged(*aligned(*([score] for _, score in pair), *([score] if score else [] for score in begun)))
 
 
 def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Setting) -> list[BoardLine]:

@@ -51,7 +51,7 @@ def read_sources(named: Sequence[str]) -> list[BoardSource]:
         if not folders:
             raise ConfigError(f"{given}: holds no {ROWS}", "name a study, or a folder below which an evaluation wrote")
         label = name if equals and not Path(text).exists() else _own_name(given)
-        sources.append(_read(_unique(label, [one.name for one in sources]), folders, given))
+        sources.append(_read(_unique(label, [source.name for source in sources]), folders, given))
     return sources
 
 
@@ -61,18 +61,18 @@ def _own_name(path: Path) -> str:
 
 
 def _unique(name: str, taken: Sequence[str]) -> str:
-    number, one = 1, name
-    while one in taken:
+    number, unique = 1, name
+    while unique in taken:
         number += 1
-        one = f"{name} ({number})"
-    return one
+        unique = f"{name} ({number})"
+    return unique
 
 
 def _folders(path: Path) -> list[Path]:
     """Folders with rows: of studies those of current outputs alone, and not the copy of all rows beside them."""
     if path.is_file():
         return [path.parent] if path.name == ROWS else []
-    below = sorted(one.parent for one in path.rglob(ROWS)) if path.is_dir() else []
+    below = sorted(rows_file.parent for rows_file in path.rglob(ROWS)) if path.is_dir() else []
     return [folder for folder in below if not _is_study(folder) and _is_current(folder)]
 
 
@@ -82,7 +82,7 @@ def _is_study(folder: Path) -> bool:
 
 def _is_current(output: Path) -> bool:
     """Whether an output of a study is the one that its record names; True for what is no output of a study."""
-    study = next((one for one in output.parents if _is_study(one)), None)
+    study = next((folder for folder in output.parents if _is_study(folder)), None)
     if study is None or study / "stages" not in output.parents:
         return True
     record = study / "records" / output.parent.relative_to(study / "stages")
@@ -101,8 +101,10 @@ def _gallery(path: Path) -> Path | None:
 
 def _unresolved(path: Path) -> dict[str, str]:
     """Of a study's current sweeps those whose rate is, by network: why."""
-    every = {one.parent.parent.name: one for one in path.glob("stages/sweep/*/*/sweep.json") if _is_current(one.parent)}
-    return {name: why for name, one in sorted(every.items()) if (why := str(read_json(one).get("unresolved", "")))}
+    every = {
+        file.parent.parent.name: file for file in path.glob("stages/sweep/*/*/sweep.json") if _is_current(file.parent)
+    }
+    return {name: why for name, file in sorted(every.items()) if (why := str(read_json(file).get("unresolved", "")))}
 
 
 def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
@@ -110,8 +112,8 @@ def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
     records: dict[EvalResult, ImageRecords] = {}
     for folder in folders:
         rows |= dict.fromkeys(read_rows(folder / ROWS))
-        for row, one in read_records(folder).items():
-            if row in records and records[row].ids != one.ids:
+        for row, record in read_records(folder).items():
+            if row in records and records[row].ids != record.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
-            records[row] = one
+            records[row] = record
     return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given))

@@ -102,7 +102,7 @@ def histogram_figure(
         return figure
 
     words = [
-        f"{name}: " + ", ".join(f"block {block} γ = {one['excess_kurtosis']:.3g}" for block, one in by_block.items())
+        f"{name}: " + ", ".join(f"block {block} γ = {row['excess_kurtosis']:.3g}" for block, row in by_block.items())
         for name, by_block in models.items()
     ]
     return write_figure(out, draw, "Activations of block outputs, standardised", "; ".join(words), _HISTOGRAM_READING)

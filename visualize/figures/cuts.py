@@ -45,7 +45,7 @@ def cuts_figure(
     height, width = (max(1, round(scale * side)) for side in photo.shape[:2])
     small = np.asarray(Image.fromarray(photo).resize((width, height), Image.Resampling.LANCZOS))
     cells = [
-        [_with_label(small, label), *(_drawn(photo, small, one, patch_size, scale) for one in cuts)]
+        [_with_label(small, label), *(_drawn(photo, small, cut, patch_size, scale) for cut in cuts)]
         for label, cuts in rows
     ]
     contact_sheet(cells, ["", *columns], out, title=title, cell=_LONGEST)
@@ -62,15 +62,15 @@ def _with_label(small: np.ndarray, label: str) -> np.ndarray:
     return np.asarray(picture)
 
 
-def _drawn(photo: np.ndarray, small: np.ndarray, one: CutPicture, patch: int, scale: float) -> np.ndarray:
+def _drawn(photo: np.ndarray, small: np.ndarray, cut: CutPicture, patch: int, scale: float) -> np.ndarray:
     height, width = small.shape[:2]
-    inside = one.mask.repeat(patch, 0).repeat(patch, 1)[: photo.shape[0], : photo.shape[1]]
+    inside = cut.mask.repeat(patch, 0).repeat(patch, 1)[: photo.shape[0], : photo.shape[1]]
     shade = np.asarray(Image.fromarray(inside).resize((width, height), Image.Resampling.NEAREST))
     picture = Image.fromarray(np.where(shade[..., None], small, (0.35 * small).astype(np.uint8)))
     draw = ImageDraw.Draw(picture)
-    x1, y1, x2, y2 = (round(side * scale) for side in one.box)
+    x1, y1, x2, y2 = (round(side * scale) for side in cut.box)
     draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=_LINE, width=2)
-    if one.complete:
+    if cut.complete:
         draw.line((0, 0, width, height), fill="white", width=3)
         draw.line((0, height, width, 0), fill="white", width=3)
     return np.asarray(picture)

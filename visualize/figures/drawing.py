@@ -141,7 +141,7 @@ def levels(axes: Any, values: Mapping[str, float], near: float = 1.5) -> None:
     place = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
     names: list[str] = []
     top = -math.inf
-    for name, value in sorted(values.items(), key=lambda one: -one[1]):
+    for name, value in sorted(values.items(), key=lambda entry: -entry[1]):
         axes.axhline(value, color=muted, linewidth=1.0, linestyle=(0, (4, 3)))
         if top - value > near and names:
             axes.text(0.01, top, fitted(", ".join(names), 2.8, 7.5), color=muted, fontsize=7.5, **place)

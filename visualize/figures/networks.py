@@ -136,7 +136,7 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
 
     ``variants`` gives the order of colours, of more networks than the result may have.
     """
-    rows = {name: one["rows"] for name, one in result["inside"].items()}
+    rows = {name: network["rows"] for name, network in result["inside"].items()}
     order = list(variants or rows)
     kappas, signals = "Condition numbers by block", "Tokens, attention and gradients by block"
     made = [

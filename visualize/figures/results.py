@@ -55,7 +55,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         benchmark: rows
         for benchmark, rows in one_k_per_dataset(last_epochs(variants)).items()
         if benchmark.task != "classify"  # of the last block alone
-        and any(single_blocks(values_of(one)) for one in rows.values())
+        and any(single_blocks(values_of(model_rows)) for model_rows in rows.values())
     }
     if not benchmarks:
         return None
@@ -65,11 +65,11 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         figure, grid = panels(len(benchmarks))
         for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
             levels(axes, {row.model.removeprefix("baseline: "): row.value for row in baselines if benchmark.is_of(row)})
-            for name, own in untrained.get(benchmark, {}).items():
-                points = single_blocks(values_of(own))
+            for name, model_rows in untrained.get(benchmark, {}).items():
+                points = single_blocks(values_of(model_rows))
                 axes.plot(list(points), list(points.values()), color=variant_colour(places[name]), linewidth=0.8)
-            for name, own in rows.items():
-                _block_curve(axes, own, places[name], name)
+            for name, model_rows in rows.items():
+                _block_curve(axes, model_rows, places[name], name)
             heading(axes, benchmark.label)
             axes.set_xlabel("block")
         grid[0].set_ylabel("%")
@@ -80,16 +80,16 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         f"{benchmark.label}: "
         + ", ".join(
             f"{clean(name, 40)} best {top[1]:.1f} at block {top[0]}"
-            for name, top in ((name, best(values_of(one))) for name, one in rows.items())
+            for name, top in ((name, best(values_of(model_rows))) for name, model_rows in rows.items())
             if top
         )
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
     marks = ["ring: best block", "dotted level: several blocks together"]
-    if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
+    if any(row.low is not None for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("shade: 95 % interval")
-    if any(failed_cuts(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
+    if any(failed_cuts(row) for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("cross: graph complete or cuts degenerate in most images, without an interval")
     if baselines:
         marks.append("grey level: baseline without a network")
@@ -197,7 +197,7 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
     for name, (family, depth) in families.items():
         if name in variants:
             depths.setdefault(family, {}).setdefault(depth, name)
-    studied = [family for family, own in depths.items() if len(own) > 1]
+    studied = [family for family, of_depths in depths.items() if len(of_depths) > 1]
     benchmarks = one_k_per_dataset(last_epochs(variants)) if studied else {}
     if not benchmarks:
         return None
@@ -246,7 +246,7 @@ def roughness_figure(values: Mapping[str, ByBlock], out: Path, variants: Sequenc
     """The median over images against block, a line a variant; None if there is no number at all."""
     curves: dict[str, dict[int, float]] = {}
     for name, blocks in values.items():
-        medians = {int(block): typical(own) for block, own in blocks.items()}
+        medians = {int(block): typical(of_images) for block, of_images in blocks.items()}
         curves[name] = {block: value for block, value in sorted(medians.items()) if value is not None}
     caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
     caption += " (1: no spatial order, 0: smooth)"

@@ -120,7 +120,7 @@ def skip_weight_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
         name: {int(row["step"]): float(row["skip_weight"]) for row in rows if "skip_weight" in row}
         for name, rows in runs.items()
     }
-    if not any(len(set(one.values())) > 1 for one in values.values()):
+    if not any(len(set(by_step.values())) > 1 for by_step in values.values()):
         return None
     caption = "Weight of the skip connections while training (of the last sublayer, where it falls with depth)"
     reading = "Look at what loss and measures do where a line falls, and after it has reached its end."

@@ -34,7 +34,7 @@ def write_cell(cell: Cell, pictures: PictureFiles) -> GalleryCell:
             height, width = drawn.maps[blocks[0]][0].shape[:2]
             made.layers[key] = {"size": [width, height], "blocks": blocks, **drawn.about}
         for metric, by_block in layer.scores(cell).items():
-            rounded = {b: round(one, METRICS[metric].digits + 1) for b, one in by_block.items() if one is not None}
+            rounded = {b: round(v, METRICS[metric].digits + 1) for b, v in by_block.items() if v is not None}
             if rounded:
                 made.scores[metric] = rounded
     return made

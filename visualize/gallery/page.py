@@ -58,8 +58,8 @@ def build_gallery(
     Raises :class:`ConfigError` without models or images or for an id in ``config.similarity`` that is not shown, and
     :class:`DataError` for an unreadable photograph.
     """
-    config, own = config or GalleryConfig(), [image for image in images if image.layer]
-    images = [*[image for image in images if not image.layer][: config.first], *own]
+    config, with_layer = config or GalleryConfig(), [image for image in images if image.layer]
+    images = [*[image for image in images if not image.layer][: config.first], *with_layer]
     if not models or not images:
         raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
     ids = [image.id for image in images]
@@ -86,8 +86,8 @@ def build_gallery(
             "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
             "classes": [(number, classes.names[number]) for number in shown] if classes else [],
             "components": COMPONENTS[-1],
-            "legends": {one["key"]: LAYERS[one["key"]] for one in data["layers"] if one["key"] in LAYERS},
-            "pages": [relative_link(one) for one in pages],
+            "legends": {layer["key"]: LAYERS[layer["key"]] for layer in data["layers"] if layer["key"] in LAYERS},
+            "pages": [relative_link(page) for page in pages],
             "page": page,
         },
         styles=("base.css", "gallery.css"),
@@ -219,8 +219,8 @@ def _classes_shown(
         for name in predicted
         if name in ids
     ]
-    maps += [own[name] for model in models for own in model.maps.get("cluster", {}).values() for name in own]
-    values = {int(value) for one in maps for value in np.unique(one)}
+    maps += [seen[name] for model in models for seen in model.maps.get("cluster", {}).values() for name in seen]
+    values = {int(value) for classes in maps for value in np.unique(classes)}
     return sorted(value for value in values if value < len(classes.names))
 
 

@@ -55,10 +55,10 @@ def best_iou(box: Sequence[float], truth: np.ndarray) -> float | None:
     """Largest IoU of a box (x1, y1, x2, y2, end exclusive) with any of ``truth`` (K, 4); None if there is none."""
     if len(truth) == 0:
         return None
-    own, others = np.asarray(box, np.float64), np.asarray(truth, np.float64).reshape(-1, 4)
-    inner = np.minimum(own[2:], others[:, 2:]) - np.maximum(own[:2], others[:, :2])
+    predicted, others = np.asarray(box, np.float64), np.asarray(truth, np.float64).reshape(-1, 4)
+    inner = np.minimum(predicted[2:], others[:, 2:]) - np.maximum(predicted[:2], others[:, :2])
     overlap = np.prod(np.maximum(inner, 0.0), axis=1)
-    areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(own[2:] - own[:2])
+    areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(predicted[2:] - predicted[:2])
     return float((overlap / np.maximum(areas - overlap, 1e-12)).max())
 
 
@@ -69,5 +69,5 @@ def mean_cosine(tokens: np.ndarray) -> float | None:
         return None
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-12)
     total = unit.sum(axis=0, dtype=np.float64)
-    own = float(np.square(unit, dtype=np.float64).sum())  # count, unless a token is zero
-    return float((total @ total - own) / (count * (count - 1)))
+    of_each_token = float(np.square(unit, dtype=np.float64).sum())  # count, unless a token is zero
+    return float((total @ total - of_each_token) / (count * (count - 1)))

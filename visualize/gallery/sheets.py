@@ -83,14 +83,14 @@ def write_sheets(
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
     strip_sheet(photos, names, colours, strip or [block] * len(names), out / "strip.png")
     made = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
-    plain_sheet(len(rows), names, [_of(own, rows) for own in colours], block, made[-1])
+    plain_sheet(len(rows), names, [_of(maps, rows) for maps in colours], block, made[-1])
     for kind in ("png", "pdf"):
         made.append(out / f"sheet-block{block}.{kind}")
-        models_sheet(_picked(photos, rows), names, [_of(own, rows) for own in colours], block, made[-1])
-        for number, own in enumerate(colours):
+        models_sheet(_picked(photos, rows), names, [_of(maps, rows) for maps in colours], block, made[-1])
+        for number, maps in enumerate(colours):
             made.append(out / f"sheet-model{number}.{kind}")
             title = f"{names[number]}: PCA of every block"
-            blocks_sheet(_picked(photos, few), _of(own, few), made[-1], title=title)
+            blocks_sheet(_picked(photos, few), _of(maps, few), made[-1], title=title)
     return made
 
 
@@ -98,8 +98,8 @@ def _picked(photos: Sequence[Path], rows: Sequence[int]) -> list[Path]:
     return [photos[row] for row in rows]
 
 
-def _of(own: Mapping[int, Sequence[np.ndarray | None]], rows: Sequence[int]) -> dict[int, Sequence[np.ndarray | None]]:
-    return {block: [pictures[row] for row in rows] for block, pictures in own.items()}
+def _of(maps: Mapping[int, Sequence[np.ndarray | None]], rows: Sequence[int]) -> dict[int, Sequence[np.ndarray | None]]:
+    return {block: [pictures[row] for row in rows] for block, pictures in maps.items()}
 
 
 def contact_sheet(
@@ -176,7 +176,7 @@ def models_sheet(
 ) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
-        [rasters.photo(path, 2 * cell)[0], *(own[block][row] if block in own else None for own in colours)]
+        [rasters.photo(path, 2 * cell)[0], *(maps[block][row] if block in maps else None for maps in colours)]
         for row, path in enumerate(photos)
     ]
     contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell)
@@ -187,8 +187,8 @@ def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, 
 
     Every token is a square of whole pixels, as large as fits ``cell`` pixels a picture.
     """
-    cells = [[own[block][row] if block in own else None for own in colours] for row in range(count)]
-    longest = max((max(one.shape[:2]) for row in cells for one in row if one is not None), default=1)
+    cells = [[maps[block][row] if block in maps else None for maps in colours] for row in range(count)]
+    longest = max((max(picture.shape[:2]) for row in cells for picture in row if picture is not None), default=1)
     cell = longest * max(1, cell // longest)
     contact_sheet(cells, names, out, title=f"Block {block}", cell=cell, photographs=False)
 
@@ -230,11 +230,11 @@ def strip_sheet(
         x = left
         for row, (pixels, wide) in enumerate(columns):
             shown = {} if number == 0 else colours[number - 1]
-            own = pixels if number == 0 else shown.get(blocks[number - 1], [None] * len(columns))[row]
-            if own is None:
+            column_pixels = pixels if number == 0 else shown.get(blocks[number - 1], [None] * len(columns))[row]
+            if column_pixels is None:
                 draw.rectangle((x, y, x + wide - 1, y + height - 1), fill=(*_EMPTY, 255))
             else:
-                sheet.image.paste(_scaled(own, (wide, height), number == 0), (x, y))
+                sheet.image.paste(_scaled(column_pixels, (wide, height), number == 0), (x, y))
             x += wide + _GAP
     _write(sheet, out)
 

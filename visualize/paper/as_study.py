@@ -29,10 +29,10 @@ def paper_as_study(half_widths: Mapping[str, float] = HALF_WIDTHS) -> ComparedSt
                     key = (number.role, number.optimizer.lower(), number.depth or _DEPTH)
                     rows.setdefault(key, {})[_row(number, number.paper, half_widths[number.task])] = None
     variants = [
-        StudyVariant(f"{role}, {optimizer}, {depth} blocks", role, optimizer, depth, list(own))
-        for (role, optimizer, depth), own in rows.items()
+        StudyVariant(f"{role}, {optimizer}, {depth} blocks", role, optimizer, depth, list(network_rows))
+        for (role, optimizer, depth), network_rows in rows.items()
     ]
-    names = {row.dataset: row.dataset for own in rows.values() for row in own}
+    names = {row.dataset: row.dataset for network_rows in rows.values() for row in network_rows}
     return ComparedStudy(variants, names, EPOCHS, "ImageNet-1k")
 
 

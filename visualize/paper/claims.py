@@ -58,7 +58,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`MIXED`, :data:`UNDECIDED`."""
-        signs = frozenset(one.sign for one in self.comparisons) - {0}
+        signs = frozenset(pair.sign for pair in self.comparisons) - {0}
         return {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED, frozenset(): UNDECIDED}.get(signs, MIXED)
 
 
@@ -76,12 +76,12 @@ def claims(study: ComparedStudy, scores: Scores, roughness: Roughness | None = N
 
 def corrected(judged: Sequence[Claim]) -> list[Claim]:
     """The same with the sign of each comparison that counts, corrected over all of them by Holm's procedure."""
-    adjusted = iter(holm([one.p for claim in judged for one in claim.comparisons]))
+    adjusted = iter(holm([pair.p for claim in judged for pair in claim.comparisons]))
     return [
         replace(
             claim,
             comparisons=[
-                replace(one, sign=one.direction if next(adjusted) < SIGNIFICANT else 0) for one in claim.comparisons
+                replace(pair, sign=pair.direction if next(adjusted) < SIGNIFICANT else 0) for pair in claim.comparisons
             ],
         )
         for claim in judged
@@ -143,18 +143,18 @@ def _numbers_of(
 ) -> Iterator[NetworkScores]:
     """A side's numbers: at each of its epochs that there is, by its features, of accuracies the last block's."""
     by = _BY_FEATURES[LAST if benchmark.task in ACCURACY else side.features or features]
-    unresolved = next(filter(None, (one.unresolved for one in seeds)), "")
+    unresolved = next(filter(None, (run.unresolved for run in seeds)), "")
     for of_paper in side.epochs:
         now, before = [], []
-        for one in seeds:
-            end = scores.last_epoch(one.name, benchmark)
+        for run in seeds:
+            end = scores.last_epoch(run.name, benchmark)
             epoch = end if of_paper == EPOCHS else study.epoch(of_paper)
-            score = by(scores, scores.rows(one.name, benchmark, epoch)) if of_paper == EPOCHS or epoch < end else None
+            score = by(scores, scores.rows(run.name, benchmark, epoch)) if of_paper == EPOCHS or epoch < end else None
             if score is not None and (of_paper == EPOCHS or epoch > 0):
                 now.append(score if epoch == end else replace(score, when=f"epoch {epoch}"))
-                before.append(by(scores, scores.rows(one.name, benchmark, 0)) if epoch > 0 else None)
+                before.append(by(scores, scores.rows(run.name, benchmark, 0)) if epoch > 0 else None)
         if now:
-            starts = tuple(one for one in before if one) if all(before) else ()
+            starts = tuple(start for start in before if start) if all(before) else ()
             yield NetworkScores(name, tuple(now), starts, unresolved)
 
 
@@ -173,7 +173,7 @@ def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Ju
 
 def _of_rates(compared: Comparison, sides: Sequence[NetworkScores | StudyVariant]) -> Comparison:
     """The same, undecided where a learning rate is unresolved."""
-    names = list(dict.fromkeys(one.name for one in sides if one.unresolved))
+    names = list(dict.fromkeys(side.name for side in sides if side.unresolved))
     if not names:
         return compared
     return replace(compared, p=math.nan, text=f"{compared.text}; rate of {' and '.join(names)} unresolved")
@@ -181,12 +181,12 @@ def _of_rates(compared: Comparison, sides: Sequence[NetworkScores | StudyVariant
 
 def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterator[Comparison]:
     """Roughness of initialised skipless against skip, image by image."""
-    networks = families(one for one in variants if one.name in roughness)
-    for (first, own), (second, other) in product(networks.items(), networks.items()):
-        alike = (own[0].optimizer, own[0].depth) == (other[0].optimizer, other[0].depth)
-        if alike and (own[0].role, other[0].role) == (INITIALISED, SKIP):
-            sides = {name: [roughness[one.name] for one in networks[name]] for name in (first, second)}
-            yield _of_rates(_smoother(sides), [own[0], other[0]])
+    networks = families(variant for variant in variants if variant.name in roughness)
+    for (first, first_seeds), (second, second_seeds) in product(networks.items(), networks.items()):
+        alike = (first_seeds[0].optimizer, first_seeds[0].depth) == (second_seeds[0].optimizer, second_seeds[0].depth)
+        if alike and (first_seeds[0].role, second_seeds[0].role) == (INITIALISED, SKIP):
+            sides = {name: [roughness[variant.name] for variant in networks[name]] for name in (first, second)}
+            yield _of_rates(_smoother(sides), [first_seeds[0], second_seeds[0]])
 
 
 def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparison:
@@ -205,7 +205,7 @@ def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparis
         text += f"; smoother on {wins} of {count} images, p = {chance:.2g}"
         return Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
     values = np.array([*ours, *theirs], dtype=np.float64)
-    each = [estimate(own) for own in values[:, np.isfinite(values).all(0)]]
+    each = [estimate(of_images) for of_images in values[:, np.isfinite(values).all(0)]]
     found = difference(each[len(ours) :], each[: len(ours)])
     text += f"; {found.why}" if found.why else f"; p = {found.p:.2g}"
     return Comparison(text, found.p, (found.value > 0) - (found.value < 0))
@@ -219,7 +219,7 @@ def claims_grid(judged: Sequence[Claim]) -> TextTable:
     for claim in judged:
         rules.add(len(lines))
         lines.append([claim.text, claim.verdict, "" if claim.comparisons else claim.missing])
-        lines += [["", shown[one.sign], one.text] for one in claim.comparisons]
+        lines += [["", shown[pair.sign], pair.text] for pair in claim.comparisons]
     head = [[("claim", 1), ("here", 1), ("the rows that say so", 1)]]
     return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_note(judged)])
 

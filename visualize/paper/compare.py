@@ -45,8 +45,8 @@ class ComparedStudy:
 
 def find(cell: PublishedNumber, study: ComparedStudy) -> EvalResult | None:
     """The row that stands in a cell; None if there is none. ``study`` holds principal rows only."""
-    same = [one for one in study.variants if (one.role, one.optimizer) == (cell.role, cell.optimizer.lower())]
-    depth = cell.depth or max((one.depth for one in same), default=0)
+    same = [v for v in study.variants if (v.role, v.optimizer) == (cell.role, cell.optimizer.lower())]
+    depth = cell.depth or max((v.depth for v in same), default=0)
     for variant in same:
         rows = [row for row in variant.rows if variant.depth == depth and _fits(row, cell, study)]
         if rows:
@@ -141,7 +141,7 @@ def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
         return [*lines, f"Ours: no row of this study fits a cell. {_why(table, study)}"]
     used = {name: sorted({row.dataset for row in rows if _dataset(row, study) == name})
             for name in dict.fromkeys(cell.dataset for _, cells in table.rows for cell in cells)}  # fmt: skip
-    sets = "; ".join(f"{name} is {', '.join(own)}" for name, own in used.items() if own)
+    sets = "; ".join(f"{name} is {', '.join(datasets)}" for name, datasets in used.items() if datasets)
     models = ", ".join(dict.fromkeys(row.model for row in rows))
     about = [f"Ours: variants {models}" + (f", trained on {study.trained_on}" if study.trained_on else "")]
     about += [sets] if sets else []
@@ -170,7 +170,7 @@ def _why(table: PublishedTable, study: ComparedStudy) -> str:
     wanted = {cell.dataset for _, cells in table.rows for cell in cells}
     if not {_dataset(row, study) for variant in study.variants for row in variant.rows} & wanted:
         return f"It evaluates none of {', '.join(sorted(wanted))}."
-    if not any(one.role for one in study.variants):
+    if not any(variant.role for variant in study.variants):
         return "None of its variants says whether it has skip connections and how it was initialised."
     return "Its variants, epochs or kinds of features are others than the table's."
 
@@ -204,6 +204,6 @@ def compared_csv(table: PublishedTable, study: ComparedStudy) -> str:
             paper = "" if cell.paper is None else cell.paper
             place = [table.name, " ".join(filter(None, labels)), column]
             lines.append(
-                [*place, *("" if one is None else one for one in about), paper, "" if gap is None else gap, *of]
+                [*place, *("" if cell is None else cell for cell in about), paper, "" if gap is None else gap, *of]
             )
     return as_csv(head, lines)

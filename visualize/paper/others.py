@@ -114,5 +114,5 @@ def beside(name: str, found: Mapping[str, Measured]) -> DataTable:
     body: list[list[object]] = []
     for label, printed in table.rows.items():
         ours = [found.get(label, {}).get(key) for _, key in table.measures]
-        body.append([label, *(one for pair in zip(ours, printed, strict=True) for one in pair)])
+        body.append([label, *(value for pair in zip(ours, printed, strict=True) for value in pair)])
     return DataTable(table.title, ["variant", *columns], body, table.note)

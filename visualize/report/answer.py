@@ -155,34 +155,34 @@ def answers(
 
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
     """Names of the networks that are compared; a single one with ""."""
-    networks = {name: own[0] for name, own in families(variants).items()}
+    networks = {name: seeds[0] for name, seeds in families(variants).items()}
     by_role = [
         (first, second)
-        for first, one in networks.items()
+        for first, run in networks.items()
         for second, other in networks.items()
-        if other.role == SKIP != one.role and (one.optimizer, one.depth) == (other.optimizer, other.depth)
+        if other.role == SKIP != run.role and (run.optimizer, run.depth) == (other.optimizer, other.depth)
     ]
     names = list(networks)
     return by_role or [(name, names[0]) for name in names[1:]] or [(name, "") for name in names]
 
 
-def measured(name: str, own: Sequence[StudyVariant], benchmark: Benchmark, scores: Scores) -> Measured | None:
+def measured(name: str, variants: Sequence[StudyVariant], benchmark: Benchmark, scores: Scores) -> Measured | None:
     """All seeds of a network on a benchmark; None if none has it."""
-    ends = {one.name: scores.last_epoch(one.name, benchmark) for one in own}
-    rows = {one: scores.rows(one, benchmark, end) for one, end in ends.items()}
-    now = {one: score for one in ends if (score := scores.chosen(rows[one])) is not None}
+    ends = {variant.name: scores.last_epoch(variant.name, benchmark) for variant in variants}
+    rows = {name: scores.rows(name, benchmark, end) for name, end in ends.items()}
+    now = {name: score for name in ends if (score := scores.chosen(rows[name])) is not None}
     if not now:
         return None
-    before = [scores.chosen(scores.rows(one, benchmark, 0)) if ends[one] > 0 else None for one in now]
-    failed = next(filter(None, (_failed(rows[one]) for one in now)), "")
+    before = [scores.chosen(scores.rows(name, benchmark, 0)) if ends[name] > 0 else None for name in now]
+    failed = next(filter(None, (_failed(rows[name]) for name in now)), "")
     return Measured(
         name,
         tuple(now.values()),
         tuple(score for score in before if score) if all(before) else (),
-        next(filter(None, (one.unresolved for one in own)), ""),
-        tuple(score for one in now if (score := scores.last(rows[one]))),
+        next(filter(None, (variant.unresolved for variant in variants)), ""),
+        tuple(score for name in now if (score := scores.last(rows[name]))),
         f"{name}, {benchmark.label}: {failed}; {REMEDY}" if failed else "",
-        tuple(_numbers(scores.rows(one, benchmark, epoch)) for one in now for epoch in {0, ends[one]}),
+        tuple(_numbers(scores.rows(name, benchmark, epoch)) for name in now for epoch in {0, ends[name]}),
     )
 
 
@@ -202,11 +202,11 @@ def _line(
     scores: Scores,
     baselines: Sequence[EvalResult],
 ) -> AnswerLine:
-    sides = [measured(name, own, benchmark, scores) for name, own in zip(names, (first, second), strict=True)]
+    sides = [measured(name, variants, benchmark, scores) for name, variants in zip(names, (first, second), strict=True)]
     trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
-    one, other = sides
-    made = judged_scores(one, other) if one and other else None
-    return AnswerLine(benchmark, one, other, made, trivial=trivial)
+    first_side, second_side = sides
+    made = judged_scores(first_side, second_side) if first_side and second_side else None
+    return AnswerLine(benchmark, first_side, second_side, made, trivial=trivial)
 
 
 def _failed(rows: Rows) -> str:
@@ -336,7 +336,7 @@ def _of_pairs(pairs: Sequence[Answer]) -> str:
     for pair in pairs:
         if any(line.difference for line in pair.lines):
             references.setdefault(pair.second, []).append(pair)
-    return " ".join(_of_reference(second, own) for second, own in references.items())
+    return " ".join(_of_reference(second, outcomes) for second, outcomes in references.items())
 
 
 def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
@@ -356,7 +356,7 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
             outcome = "cannot be told apart from it"
         said.setdefault(outcome, []).append(pair.first)
     parts = [
-        _with_subject(names, outcome) for outcome, names in sorted(said.items(), key=lambda one: "cannot" in one[0])
+        _with_subject(names, outcome) for outcome, names in sorted(said.items(), key=lambda entry: "cannot" in entry[0])
     ]
     return f"Compared with {second}: {'; '.join(parts)}."
 
@@ -379,7 +379,7 @@ def choices(compared: Sequence[Answer]) -> str:
     removed: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
-            for score in (one for side in (line.first, line.second) if side for one in side.now):
+            for score in (score for side in (line.first, line.second) if side for score in side.now):
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
                 if score.how in {CROSS_FITTED, HELD_OUT} and score.optimism >= 0.05:
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None

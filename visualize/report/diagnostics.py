@@ -56,7 +56,7 @@ def calibration_table(name: str, measured: Mapping[str, Any]) -> DataTable:
     """What subtracting means changed in a variant's first weights, block by block."""
     columns = ["block"] + [f"{said}, {when}" for said in _CALIBRATED.values() for when in ("without", "with")]
     pairs = zip(measured["before"], measured["after"], strict=True)
-    body = [[one["block"], *(row[key] for key in _CALIBRATED for row in (one, other))] for one, other in pairs]
+    body = [[before["block"], *(row[key] for key in _CALIBRATED for row in (before, after))] for before, after in pairs]
     note = (
         f"Of the network before any training, without and with the measured means subtracted, on {measured['images']} "
         "images beside those measured; gradient: norm over the block's parameters."
@@ -75,7 +75,7 @@ def mean_ln_kappa(rows: Rows) -> dict[str, float]:
 
 def tokens_table(means: Mapping[str, Mapping[str, float]]) -> DataTable:
     """:func:`mean_ln_kappa` of every variant."""
-    body = [[name, own.get("in"), own.get("out")] for name, own in means.items()]
+    body = [[name, of_network.get("in"), of_network.get("out")] for name, of_network in means.items()]
     note = "Mean over all blocks of ln κ of an image's tokens that enter the block and that leave its attention, with "
     note += "its skip where there is one; on a photograph."
     return DataTable("Condition of the tokens, ln κ", ["variant", "in", "out"], body, note)
@@ -144,7 +144,7 @@ def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
     note += "patches and of one patch an image; position: held-out R² of row and column, as it is and of images under "
     note += "random flips and quarter turns, and the share of the variance between places."
     tables = [DataTable("Measures without labels", ["network", *_LABEL_FREE.values()], last, note)]
-    body = [[run, name, epoch] for run, own in runs.items() for name, epoch in choices(own).items()]
+    body = [[run, name, epoch] for run, by_epoch in runs.items() for name, epoch in choices(by_epoch).items()]
     if body:
         note = (
             "At the last block: DSE with λ of this run's epochs, its highest peak; the highest rank; the lowest R² of "

@@ -20,8 +20,8 @@ def report_markdown(
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 1200)] if report.note else []
     parts += [f"**{text(tables.verdict, 1200)}**", *map(_bare, tables.overview)]
-    figures = [(one["path"], one["caption"], "") for one in pictures["plain"]]
-    parts += [_figure(*one) for one in figures[:1]]
+    figures = [(picture["path"], picture["caption"], "") for picture in pictures["plain"]]
+    parts += [_figure(*figure) for figure in figures[:1]]
     said = "\n".join(f"- {text(sentence, 2400)}" for sentence in tables.separated)
     parts += [
         _folded("Scores, intervals, blocks"),
@@ -39,15 +39,15 @@ def report_markdown(
     parts += ["## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]
-    drawn = [(one["png"], one["caption"], one["reading"]) for one in pictures["figures"]] + figures[1:]
-    parts += ["## Figures", *(_figure(*one) for one in drawn)] if drawn else []
+    drawn = [(picture["png"], picture["caption"], picture["reading"]) for picture in pictures["figures"]] + figures[1:]
+    parts += ["## Figures", *(_figure(*figure) for figure in drawn)] if drawn else []
     if tables.blocks:
         parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
     parts += [markdown(tables.settings)] if tables.settings else []
     if report.diagnostics:
         parts += ["## Diagnostics", *(_markdown_table(table) for table in report.diagnostics if not table.folded)]
     keys = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
-    body = [[one.name, *(setting(one.settings.get(key, "–")) for key in keys)] for one in report.variants]
+    body = [[variant.name, *(setting(variant.settings.get(key, "–")) for key in keys)] for variant in report.variants]
     parts += ["## Variants", "\n".join(markdown_rows(["variant", *keys], body, 1 + len(keys)))]
     for title, values in [("Environment", report.environment)] if report.environment else []:
         parts += [f"## {title}", _settings_list(values)]

@@ -41,28 +41,30 @@ def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Ov
     references: dict[str, list[Answer]] = {}
     for pair in pairs:
         references.setdefault(pair.second or pair.first, []).append(pair)
-    return [_overview(reference, own, silent) for reference, own in references.items() if any(a.lines for a in own)]
+    return [
+        _overview(reference, pairs, silent) for reference, pairs in references.items() if any(a.lines for a in pairs)
+    ]
 
 
 def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchmark]) -> Overview:
     measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
-    measures.sort(key=lambda one: one in silent)
+    measures.sort(key=lambda benchmark: benchmark in silent)
     found: dict[Benchmark, Measured] = {}
     for line in (line for pair in pairs for line in pair.lines):
         side = line.second if any(pair.second for pair in pairs) else line.first
         if side is not None:
             found.setdefault(line.benchmark, side)
     first = tuple(
-        MeasuredCell("value", _with_failure(_blocks(found[one]), found[one]), f"{found[one].value:.1f}")
-        if one in found
+        MeasuredCell("value", _with_failure(_blocks(found[key]), found[key]), f"{found[key].value:.1f}")
+        if key in found
         else MeasuredCell("absent", NOT_RUN)
-        for one in measures
+        for key in measures
     )
     lines = [(reference, first)]
     for pair in (pair for pair in pairs if pair.second):
-        own = {line.benchmark: line for line in pair.lines}
-        lines.append((pair.first, tuple(_cell(own.get(one), one in silent) for one in measures)))
-    return Overview(tuple(one.label for one in measures), tuple(lines))
+        known = {line.benchmark: line for line in pair.lines}
+        lines.append((pair.first, tuple(_cell(known.get(key), key in silent) for key in measures)))
+    return Overview(tuple(key.label for key in measures), tuple(lines))
 
 
 def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
@@ -106,9 +108,9 @@ def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
 def overview_tables(found: Sequence[Overview]) -> list[TextTable]:
     """The same as text tables."""
     tables = []
-    for one in found:
+    for view in found:
         rows = [
-            [name, *(" ".join(filter(None, (cell.word, cell.number))) for cell in cells)] for name, cells in one.lines
+            [name, *(" ".join(filter(None, (cell.word, cell.number))) for cell in cells)] for name, cells in view.lines
         ]
-        tables.append(TextTable("overview", "", [[("network", 1), *((m, 1) for m in one.measures)]], rows, 1))
+        tables.append(TextTable("overview", "", [[("network", 1), *((m, 1) for m in view.measures)]], rows, 1))
     return tables

@@ -78,7 +78,7 @@ def build_report(report: Report, out: Path) -> None:
     pictures = copied(report.figures, report.previews, out / "img")
     _write_page(report, kept, (pairs, silent), seen, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
-    below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
+    below = {row.model: [base for base in report.baselines if base.model == row.model] for row in report.baselines}
     rows = {**report.rows, **below}
     write_long_table(report.title, rows, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(rows))
@@ -147,7 +147,7 @@ def _write_page(
         "legend": LEGEND,
         "choices": choices(pairs),
         "separated": tables.separated,
-        "shown_as": {name: own[0].name for name, own in families(report.variants).items()},
+        "shown_as": {name: variants[0].name for name, variants in families(report.variants).items()},
         "silent": [sections.answer(answer) for answer in silent],
         "cautions": [*cautions(pairs, silent), *report.confounds],
         "measures": list(measured),

@@ -26,7 +26,7 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
     if plain and all(row["variant"] == row["model"] for row in plain):
         for row in plain:
             del row["model"]
-    fields = sorted(plain[0], key=lambda one: _FIRST.index(one) if one in _FIRST else len(_FIRST)) if plain else []
+    fields = sorted(plain[0], key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST)) if plain else []
     shared: dict[str, str] = {}
     columns: list[tuple[str, bool]] = []
     for name in fields:

@@ -18,11 +18,11 @@ _SOURCES = ("ours", "untrained", "paper", "difference")
 def styles(variants: Sequence[str]) -> str:
     """A colour for each variant, light and dark, and the shades of the per-block tables."""
     places = variant_places(variants)
-    own = [f".m{index}{{--own:{variant_colour(places[name])}}}" for index, name in enumerate(variants)]
+    rules = [f".m{index}{{--own:{variant_colour(places[name])}}}" for index, name in enumerate(variants)]
     night = (f".m{index}{{--own:{variant_colour(places[name], dark=True)}}}" for index, name in enumerate(variants))
-    own += [f"@media (prefers-color-scheme: dark){{{rule}}}" for rule in night]
+    rules += [f"@media (prefers-color-scheme: dark){{{rule}}}" for rule in night]
     shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
-    return "\n".join([*own, *shades])
+    return "\n".join([*rules, *shades])
 
 
 def answer(pair: Answer) -> dict[str, Any]:
@@ -38,16 +38,16 @@ def answer(pair: Answer) -> dict[str, Any]:
 def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
     sides = [(pair.first, line.first), *([(pair.second, line.second)] if pair.second else [])]
     before = " / ".join(
-        "–" if one is None else mean_deviation([score.value for score in one.before]) for _, one in sides
+        "–" if side is None else mean_deviation([score.value for score in side.before]) for _, side in sides
     )
     floor = line.trivial
     return {
         "label": line.benchmark.label,
-        "scores": [(name, one.parts if one else None) for name, one in sides],
+        "scores": [(name, side.parts if side else None) for name, side in sides],
         "difference": line.difference.text if line.difference else "",
         "verdict": line.verdict if line.difference else "",
         "certainty": line.certainty,
-        "untrained": before if any(one.before for _, one in sides if one) else "",
+        "untrained": before if any(side.before for _, side in sides if side) else "",
         "trivial": (floor.model.removeprefix("baseline: "), f"{floor.value:.1f}") if floor else None,
     }
 
@@ -83,9 +83,9 @@ def heat(
             for block in blocks
         ]
         lines.append((name, cells))
-    gone = any(failed_cuts(row) for own in rows.values() for row in own.values())
+    gone = any(failed_cuts(row) for model_rows in rows.values() for row in model_rows.values())
     below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
-    first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
+    first = {f"{name}, epoch 0": single_blocks(values_of(model_rows)) for name, model_rows in begun.items()}
     start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
     about = {"label": benchmark.label, "note": FAILED_NOTE if gone else ""}
     return {**about, "blocks": blocks, "lines": lines, "start": start, "floor": below}

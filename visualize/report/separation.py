@@ -37,10 +37,10 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
     networks = families(variants)
     every: list[tuple[Benchmark, list[Measured], list[float], str]] = []
     for benchmark in scores.benchmarks:
-        sides = [side for name, own in networks.items() if (side := measured(name, own, benchmark, scores))]
+        sides = [side for name, variants in networks.items() if (side := measured(name, variants, benchmark, scores))]
         trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
         above = {side.name: _above(side, sides, trivial, scores) for side in sides if side.before or trivial}
-        chances = [_p_of_nothing(list(one.values())) for one in above.values()]
+        chances = [_p_of_nothing(list(differences.values())) for differences in above.values()]
         every.append((benchmark, sides, chances, _text(benchmark, sides, trivial, above)))
     distinct: dict[Hashable, list[float]] = {}
     for benchmark, sides, chances, _ in every:
@@ -64,7 +64,7 @@ def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
 
 def speechless(found: Sequence[Separation]) -> dict[Benchmark, str]:
     """Measures that do not separate, and what a line of theirs says instead of a verdict."""
-    return {one.benchmark: "this measure separates nothing here" for one in found if one.separates is False}
+    return {sep.benchmark: "this measure separates nothing here" for sep in found if sep.separates is False}
 
 
 _RULE = "trivial rule"
@@ -78,16 +78,16 @@ def _above(
     if trivial is not None:
         now, rule = aligned(side.now, [scores.of(trivial)])
         above[_RULE] = difference([score - rule[0] for score in now])
-    for other in (one for one in sides if one.before):
-        now, before = aligned(side.now, other.before)
-        gain = gain_of(now, before) if other is side else difference(now, before)
-        above |= {other.name: gain} if gain is not None else {}
+    for second in (first for first in sides if first.before):
+        now, before = aligned(side.now, second.before)
+        gain = gain_of(now, before) if second is side else difference(now, before)
+        above |= {second.name: gain} if gain is not None else {}
     return above
 
 
 def _p_of_nothing(above: Sequence[Difference]) -> float:
     """p of a network not being above all that has not learnt: the largest of all."""
-    chances = [one_sided(one) for one in above]
+    chances = [one_sided(values) for values in above]
     return math.nan if not chances or any(map(math.isnan, chances)) else max(chances)
 
 
@@ -101,12 +101,12 @@ def _text(
     if not sides:
         return benchmark.label
     best = max(sides, key=lambda side: side.value)
-    apart = {name: ScoreDifference.of(one).text for name, one in above.get(best.name, {}).items()}
+    apart = {name: ScoreDifference.of(values).text for name, values in above.get(best.name, {}).items()}
     parts = [f"best trained {best.value:.1f} ({best.name})"]
     if trivial is not None:
         parts.append(f"{apart[_RULE]} against the {trivial.model.removeprefix('baseline: ')} ({trivial.value:.1f})")
     if begun := [
-        (sum(one.value for one in side.before) / len(side.before), side.name) for side in sides if side.before
+        (sum(score.value for score in side.before) / len(side.before), side.name) for side in sides if side.before
     ]:
         value, name = max(begun)
         parts.append(f"{apart.get(name, '')} against the best untrained one ({value:.1f}, {name})".strip())
@@ -120,5 +120,5 @@ def separation_said(found: Sequence[Separation]) -> list[str]:
         False: "Measures on which no trained network is above these, so that they decide nothing",
         None: "Measures for which this was not tested",
     }
-    listed = {key: [one.text for one in found if one.separates is key] for key in heads}
+    listed = {key: [separation.text for separation in found if separation.separates is key] for key in heads}
     return [f"{head}: {'; '.join(listed[key])}." for key, head in heads.items() if listed[key]]

@@ -84,7 +84,7 @@ def best_lines(variants: Variants) -> list[Line]:
         Line(name, name, [_best_cell(latest[benchmark].get(name, {})) for benchmark in latest]) for name in variants
     ]
     combinations = dict.fromkeys(
-        block for rows in latest.values() for own in rows.values() for block in own if not block.isdigit()
+        block for rows in latest.values() for model_rows in rows.values() for block in model_rows if not block.isdigit()
     )
     for blocks in combinations:
         for name in variants:
@@ -105,7 +105,7 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
     lines: list[Line] = []
     measured = list(benchmarks)
     for name in dict.fromkeys(row.model for row in rows):
-        mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
+        mine = [known.get((name, row.task, row.metric, row.dataset, row.split)) for row in measured]
         cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in mine]
         if any(cells):
             lines.append(Line(name, "", cells))
@@ -138,20 +138,20 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
     grids = []
     for number, (benchmark, rows) in enumerate(latest.items()):
         curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
-        curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[benchmark].items()}
-        blocks = sorted({block for own in curves.values() for block in own})
+        curves |= {f"{name}, epoch 0": single_blocks(values_of(net)) for name, net in begun[benchmark].items()}
+        blocks = sorted({block for net in curves.values() for block in net})
         gone = {
             (name, int(row.block))
-            for name, own in rows.items()
-            for row in own.values()
+            for name, net in rows.items()
+            for row in net.values()
             if row.block.isdigit() and failed_cuts(row)
         }
         body = [
             [
                 name,
-                *(f"{own[b]:.1f}" + "†" * ((name, b) in gone) if b in own else NOT_RUN for b in blocks),
+                *(f"{net[b]:.1f}" + "†" * ((name, b) in gone) if b in net else NOT_RUN for b in blocks),
             ]
-            for name, own in curves.items()
+            for name, net in curves.items()
         ]
         values = [(line.label, line.cells[number]) for line in floor]
         body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
@@ -171,7 +171,7 @@ def others_grid(variants: Variants) -> TextTable | None:
     }
     rows = []
     for by in others.values():
-        benchmark = labels.get(id(next(row for own in by.values() for row in own.values())))
+        benchmark = labels.get(id(next(row for model_rows in by.values() for row in model_rows.values())))
         if benchmark is not None:
             cells = [_best_cell(by.get(name, {})) for name in variants]
             rows.append([benchmark.label, *(cell.text if cell else NOT_RUN for cell in cells)])

@@ -92,7 +92,7 @@ def inside(
             try:
                 blocks[name] = analyze_blocks(backbone, inputs, config).as_json()
                 sites = distortions(backbone, inputs, inputs)
-                sqnr[name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
+                sqnr[name] = {site.site: {str(b): _finite(v) for b, v in site.sqnr.items()} for site in sites}
             except ConfigError as error:
                 log.warning("left out: %s", error)
             progress.advance()

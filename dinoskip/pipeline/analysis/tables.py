@@ -43,7 +43,7 @@ def quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) ->
         paths = [sets[0].path(index) for index in range(0, len(sets[0]), step)][:CALIBRATION]
         backbone = load_backbone(spec, device=str(choose_device(task.device)))
         known = inputs_of(backbone, paths, config.size)
-        rows += [replace(one, name=name) for one in quantised_scores(backbone, [measure], known, config.precisions)]
+        rows += [replace(score, name=name) for score in quantised_scores(backbone, [measure], known, config.precisions)]
     return rows
 
 
@@ -77,8 +77,8 @@ def analysis(
         photos = bundled_photos(signal.photos, signal.img_size)
         rows = signal_table(photos, name=signal.model, depth=signal.depth, seed=seed)
     networks = {
-        name: load_backbone(one) if isinstance(one, str) else Backbone.from_model(build_model(one, seed), name)
-        for name, one in fresh.items()
+        name: load_backbone(model) if isinstance(model, str) else Backbone.from_model(build_model(model, seed), name)
+        for name, model in fresh.items()
     }
     loaded = {name: load_backbone(spec) for name, spec in trained.items()}
     shown = (loaded or networks) if signal is not None else {}

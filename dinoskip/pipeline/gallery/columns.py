@@ -182,7 +182,7 @@ def _column(
     """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks."""
     settings: GallerySettings = task.settings
     (read,), (facet,) = (backbone.read_at((asked,)) for asked in (settings.read, settings.facet))
-    norm, of_cuts = (usual_norm(one, settings.norm) for one in (read, facet))
+    norm, of_cuts = (usual_norm(read_point, settings.norm) for read_point in (read, facet))
     square, native = Transform(mode="square", size=_side(settings, backbone, shown)), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
@@ -224,8 +224,8 @@ def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
     if settings.section.size is not None:
         return settings.section.size
     multiple = backbone.size_multiple
-    own = float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
-    side = max(settings.least, min(_PATCHES * backbone.patch_size, own, _LARGEST))
+    typical = float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
+    side = max(settings.least, min(_PATCHES * backbone.patch_size, typical, _LARGEST))
     return whole_patches(round(side), multiple)
 
 
@@ -284,7 +284,7 @@ def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]
         block: [value for page, size in zip(pages, sizes, strict=True) for value in page.get(block, [math.nan] * size)]
         for block in blocks
     }
-    return {block: [one if math.isfinite(one) else None for one in values] for block, values in whole.items()}
+    return {block: [value if math.isfinite(value) else None for value in values] for block, values in whole.items()}
 
 
 def _write_page(
@@ -301,7 +301,7 @@ def _write_page(
     settings: GallerySettings = task.settings
     section, labelled = settings.section, page.labelled
     images = [_image(page, index) for index in range(len(page))]
-    folders = [f"page-{one + 1}" if one else "" for one in range(pages)]
+    folders = [f"page-{page_number + 1}" if page_number else "" for page_number in range(pages)]
     links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
     if isinstance(similar := section.similarity, int):
         similar = 0 if number else similar
@@ -338,10 +338,10 @@ def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: 
 
     Else, or where the network has no such block, its last but one.
     """
-    own = column.store.blocks if column.store is not None else ()
-    default = max(1, max(own, default=2) - 1)
+    stored = column.store.blocks if column.store is not None else ()
+    default = max(1, max(stored, default=2) - 1)
     if asked is not None:
-        return asked if asked in own else default
+        return asked if asked in stored else default
     scores = Scores(principal({column.name: column.rows}), _records(task, label or column.name))
     for benchmark in scores.benchmarks:
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))

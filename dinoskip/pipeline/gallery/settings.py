@@ -47,8 +47,8 @@ class GallerySettings(NodeSettings):
 
     def plain(self) -> dict[str, Any]:
         """As they are hashed: of one page no word on how many images it may have, of cuts what is not the default."""
-        section, own, usual = self.section, dump(self.cut), dump(TokenCutConfig())
-        cut = {key: own[key] for key in ("tau", "eps", "centre") if own[key] != usual[key]}
+        section, cutting, usual = self.section, dump(self.cut), dump(TokenCutConfig())
+        cut = {key: cutting[key] for key in ("tau", "eps", "centre") if cutting[key] != usual[key]}
         return {
             "gallery": {
                 **settings_for_key(section, without={"epochs", "page"}),
@@ -66,6 +66,6 @@ class GallerySettings(NodeSettings):
         }
 
     def _of_model(self, model: ShownModel) -> dict[str, Any]:
-        own = {"label": model.label, "variant": model.variant, "epoch": model.epoch}
-        own |= {"backbone": model.backbone} if model.backbone is not None else {}
-        return own | ({"blocks": model.blocks} if model.blocks != self.blocks else {})
+        key = {"label": model.label, "variant": model.variant, "epoch": model.epoch}
+        key |= {"backbone": model.backbone} if model.backbone is not None else {}
+        return key | ({"blocks": model.blocks} if model.blocks != self.blocks else {})

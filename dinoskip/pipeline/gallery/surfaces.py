@@ -69,8 +69,8 @@ def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequenc
         folder = part_folder(folder, blocks)
         drawn = pictured(opened, folder, opened.ids[: task.settings.section.first] if of_other_set else ids)
         pictures[layer] = {
-            block: {_other_id(layer, name) if of_other_set else name: pair for name, pair in own.items()}
-            for block, own in drawn.items()
+            block: {_other_id(layer, name) if of_other_set else name: pair for name, pair in of_block.items()}
+            for block, of_block in drawn.items()
         }
     return pictures
 
@@ -124,10 +124,10 @@ def _normals(opened: NormalsDataset, folder: Path, ids: Sequence[str]) -> dict[i
     def both(name: str, predicted: NDArray[Any]) -> Sequence[np.ndarray]:
         square = normal_colours(np.moveaxis(predicted, 0, -1))
         if name not in truths:
-            one = opened.read(index[name])
-            size = (one.valid.shape[0], one.valid.shape[1])
+            labelled = opened.read(index[name])
+            size = (labelled.valid.shape[0], labelled.valid.shape[1])
             shape = _in_the_middle(square, *size).shape
-            truth = normal_colours(nearest(one.normals * one.valid[..., None], (shape[0], shape[1])))
+            truth = normal_colours(nearest(labelled.normals * labelled.valid[..., None], (shape[0], shape[1])))
             truths[name] = truth, size
         truth, size = truths[name]
         return _in_the_middle(square, *size), truth
@@ -141,5 +141,5 @@ def _by_block(
     known: Mapping[str, int],
 ) -> dict[int, dict[str, Sequence[np.ndarray]]]:
     return {
-        block: {name: both(name, one) for name, one in maps.items() if name in known} for block, maps in saved.items()
+        block: {name: both(name, raw) for name, raw in maps.items() if name in known} for block, maps in saved.items()
     }

@@ -48,22 +48,22 @@ def draw_cuts(
         raise DataError(f"{photo}: block {block}: {error}") from error
     rows = []
     for at in range(0, len(ways), len(taus)):
-        own = ways[at : at + len(taus)]
-        label = f"{own[0].facet}{', centred' if own[0].centred else ''}, cosine {own[0].cosine:.2f}"
-        pictures = [CutPicture(one.cut.mask, to_pixels(one.cut.box, patch, size), one.cut.complete) for one in own]
+        row = ways[at : at + len(taus)]
+        label = f"{row[0].facet}{', centred' if row[0].centred else ''}, cosine {row[0].cosine:.2f}"
+        pictures = [CutPicture(way.cut.mask, to_pixels(way.cut.box, patch, size), way.cut.complete) for way in row]
         rows.append((label, pictures))
     columns = [f"τ = {tau:g}" for tau in taus]
     title = f"{photo.name}, block {block}: crossed out where the graph is complete"
     cuts_figure(read_image(photo), patch, columns, rows, out, title=title)
-    sound = [one for one in ways if not one.cut.complete]
+    sound = [way for way in ways if not way.cut.complete]
     return {
         "agreement": agreement(sound) if len(sound) > 1 else None,
         "cuts": [
             {
-                "facet": one.facet, "centred": one.centred, "tau": one.tau, "cosine": round(one.cosine, 4),
-                "complete": one.cut.complete, "box": list(to_pixels(one.cut.box, patch, size)),
-                "share": round(float(one.cut.component.mean()), 4),
+                "facet": way.facet, "centred": way.centred, "tau": way.tau, "cosine": round(way.cosine, 4),
+                "complete": way.cut.complete, "box": list(to_pixels(way.cut.box, patch, size)),
+                "share": round(float(way.cut.component.mean()), 4),
             }
-            for one in ways
+            for way in ways
         ],
     }  # fmt: skip

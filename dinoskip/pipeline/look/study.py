@@ -49,7 +49,7 @@ def labels_of(root: Path, kind: str | None = None) -> FolderLabels:
     tree: dict[str, Any] = {"kind": kind, "root": str(place)}
     candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
     looked = [_labels(candidate) for candidate in candidates]
-    useful = [one for one in looked if one.found]
+    useful = [labels for labels in looked if labels.found]
     if useful:
         return _with_images(useful[0])
     if kind not in {"images", "folder"}:

@@ -62,7 +62,7 @@ def scores_of(weights: str, places: Sequence[str]) -> list[Score]:
             "evaluate the same file, such as `dinoskip probe --backbone weights:FILE`",
         )
     scores = Scores({"model": list(rows.values())}, records)
-    chosen = [scores.chosen(scores.rows("model", one, scores.last_epoch("model", one))) for one in scores.benchmarks]
+    chosen = [scores.chosen(scores.rows("model", key, scores.last_epoch("model", key))) for key in scores.benchmarks]
     return [score for score in chosen if score is not None]
 
 

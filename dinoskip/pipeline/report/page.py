@@ -80,7 +80,7 @@ def write_page(task: Task) -> None:
 def measured(task: Task) -> Report:
     """What a study measured, without figures, pictures and settings: variants, rows, records, what is to be heeded."""
     rows, baselines = _all_rows(task)
-    variants = [_variant(task, name, own) for name, own in rows.items()]
+    variants = [_variant(task, name, variant_rows) for name, variant_rows in rows.items()]
     settings: ReportSettings = task.settings
     block, rough = _roughness(task)
     return Report(
@@ -135,7 +135,7 @@ def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
         for role, path in task.inputs.items()
         if role.startswith(_TRAINING)
     }
-    return {one.name: logs[one.name] for one in task.settings.variants if one.name in logs}
+    return {variant.name: logs[variant.name] for variant in task.settings.variants if variant.name in logs}
 
 
 def _trained_with(task: Task) -> dict[str, str]:
@@ -156,17 +156,17 @@ def _trained_with(task: Task) -> dict[str, str]:
 
 def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
-    own: Variant = task.settings.variant(name)
+    run: Variant = task.settings.variant(name)
     last = max(rows, key=lambda row: row.epoch, default=None)
     shown: dict[str, object] = {}
-    if own.model is None:
-        shown["model"] = own.backbone
+    if run.model is None:
+        shown["model"] = run.backbone
     else:
-        shown = {part: _short(task, own, part) for part in _PARTS}
-        shown |= {"seed": own.seed} if own.family else {}
+        shown = {part: _short(task, run, part) for part in _PARTS}
+        shown |= {"seed": run.seed} if run.family else {}
     unresolved = ""
-    if own.sweep in task.inputs:
-        chosen = SweepResult.read(task.inputs[own.sweep])
+    if run.sweep in task.inputs:
+        chosen = SweepResult.read(task.inputs[run.sweep])
         unresolved = chosen.unresolved
         shown["swept learning rate"] = f"{chosen.lr:g} (rate unresolved)" if unresolved else chosen.lr
     if last is not None:
@@ -177,9 +177,9 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
             "weights": last.weights[:12],
         }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
-    about |= {"family": own.family, "seed": own.seed} if own.family else {}
-    if own.model is not None and own.optimizer is not None:
-        about |= {"role": _role(own.model), "optimizer": own.optimizer.name, "depth": own.model.blocks}
+    about |= {"family": run.family, "seed": run.seed} if run.family else {}
+    if run.model is not None and run.optimizer is not None:
+        about |= {"role": _role(run.model), "optimizer": run.optimizer.name, "depth": run.model.blocks}
     return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
 
 
@@ -196,24 +196,24 @@ def _role(model: ModelConfig) -> str:
 _PARTS = ("model", "initialisation", "optimizer")
 
 
-def _settings_of(own: Variant, part: str) -> tuple[str, dict[str, Any]]:
+def _settings_of(variant: Variant, part: str) -> tuple[str, dict[str, Any]]:
     """Name and other settings of one of a trained variant's :data:`_PARTS`; the model without its initialisation."""
-    assert own.model is not None
-    assert own.optimizer is not None
-    config = {"model": own.model, "initialisation": own.model.init, "optimizer": own.optimizer}[part]
+    assert variant.model is not None
+    assert variant.optimizer is not None
+    config = {"model": variant.model, "initialisation": variant.model.init, "optimizer": variant.optimizer}[part]
     return config.name, config.model_dump(mode="json", exclude={"name", "init"} if part == "model" else {"name"})
 
 
-def _shared(task: Task, own: Variant, part: str) -> dict[str, Any]:
+def _shared(task: Task, variant: Variant, part: str) -> dict[str, Any]:
     """The settings that all variants whose ``part`` goes by the same name have in common."""
-    name, values = _settings_of(own, part)
+    name, values = _settings_of(variant, part)
     alike = [settings for other, settings in (_settings_of(v, part) for v in task.settings.trained) if other == name]
     return {key: value for key, value in values.items() if all(key in other and other[key] == value for other in alike)}
 
 
-def _short(task: Task, own: Variant, part: str) -> str:
+def _short(task: Task, variant: Variant, part: str) -> str:
     """``soap (lr 0.0005)``: the name, and what is not shared with the others of that name."""
-    (name, values), shared = _settings_of(own, part), _shared(task, own, part)
+    (name, values), shared = _settings_of(variant, part), _shared(task, variant, part)
     rest = {key: value for key, value in values.items() if key not in shared}
     about = ", ".join(f"{key} {setting(value)}" for key, value in flatten(rest).items())
     return f"{name} ({about})" if about else name
@@ -235,16 +235,16 @@ def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
 _OF_SKIPS = {"skip", "skip_weight", "init", "drop_path"}
 
 
-def _apart_from_skips(own: Variant | None) -> dict[str, Any]:
+def _apart_from_skips(variant: Variant | None) -> dict[str, Any]:
     """A variant's settings without its skips and initialisation, with the drop path that it was trained with.
 
     {} of one that was not trained here.
     """
-    if own is None or own.model is None or own.optimizer is None:
+    if variant is None or variant.model is None or variant.optimizer is None:
         return {}
-    model = {**own.model.model_dump(mode="json", exclude=_OF_SKIPS), "depth": own.model.blocks}
-    flat = flatten({"model": model, "optimizer": dump(own.optimizer)})
-    return {**flat, "drop path": own.model.drop_path_in_training}
+    model = {**variant.model.model_dump(mode="json", exclude=_OF_SKIPS), "depth": variant.model.blocks}
+    flat = flatten({"model": model, "optimizer": dump(variant.optimizer)})
+    return {**flat, "drop path": variant.model.drop_path_in_training}
 
 
 def _protocol(task: Task) -> dict[str, dict[str, object]]:
@@ -252,8 +252,8 @@ def _protocol(task: Task) -> dict[str, dict[str, object]]:
     card = task.settings.card
     sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
     for part in _PARTS:
-        for own in task.settings.trained:
-            sections[f"{part}: {_settings_of(own, part)[0]}"] = flatten(_shared(task, own, part))
+        for variant in task.settings.trained:
+            sections[f"{part}: {_settings_of(variant, part)[0]}"] = flatten(_shared(task, variant, part))
     sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
     sections |= {f"data: {name}": flatten(without_place(config)) for name, config in task.settings.data.items()}
     return {name: values for name, values in sections.items() if values}
@@ -306,7 +306,7 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         drawn += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
         found = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
         drawn.append(
-            figures.spectrum_figure({name: own for name, own in found.items() if own}, out / "spectrum", order)
+            figures.spectrum_figure({name: values for name, values in found.items() if values}, out / "spectrum", order)
         )
     return [figure for figure in drawn if figure is not None]
 
@@ -317,7 +317,7 @@ def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
     Networks that are not trained go by the variant's own name.
     """
     names: dict[str, str] = {}
-    for variant in (one.name for one in task.settings.variants):
+    for variant in (listed.name for listed in task.settings.variants):
         epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
         if epochs:
             names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
@@ -358,13 +358,13 @@ def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
     """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
     families: dict[str, tuple[str, int]] = {}
-    for own in variants:
-        if own.model is not None and own.optimizer is not None:
-            key = json.dumps([{**dump(own.model), "depth": None}, dump(own.optimizer)], sort_keys=True)
-            label = ", ".join(filter(None, (_role(own.model), own.optimizer.name)))
+    for variant in variants:
+        if variant.model is not None and variant.optimizer is not None:
+            key = json.dumps([{**dump(variant.model), "depth": None}, dump(variant.optimizer)], sort_keys=True)
+            label = ", ".join(filter(None, (_role(variant.model), variant.optimizer.name)))
             if label in names.values() and key not in names:
-                label = f"{label} ({own.name})"
-            families[own.name] = (names.setdefault(key, label), own.model.blocks)
+                label = f"{label} ({variant.name})"
+            families[variant.name] = (names.setdefault(key, label), variant.model.blocks)
     return families
 
 
@@ -398,8 +398,8 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
 def _measures(task: Task, analysis: Analysis | None, rows: Mapping[str, Sequence[EvalResult]]) -> list[Any]:
     """Other papers' tables with ours beside, epochs to an accuracy, ln κ of the tokens."""
     inside = _inside(task, analysis.photographs).inside if analysis else {}
-    tokens = {name: mean_ln_kappa(own["rows"]) for name, own in inside.items()}
-    found = {_label_of(task, name): _measured(own, tokens.get(name, {})) for name, own in rows.items()}
+    tokens = {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
+    found = {_label_of(task, name): _measured(seen, tokens.get(name, {})) for name, seen in rows.items()}
     tables = [beside(name, found) for name in task.settings.section.compare if name in OTHERS]
     tables += epochs_tables(_logs(task, "metrics.jsonl"))
     return [*tables, tokens_table(tokens)] if tokens else tables
@@ -407,8 +407,8 @@ def _measures(task: Task, analysis: Analysis | None, rows: Mapping[str, Sequence
 
 def _label_of(task: Task, variant: str) -> str:
     """A variant's name without those of its optimizer and seed."""
-    own: Variant = task.settings.variant(variant)
-    return variant if own.optimizer is None else (own.family or variant).removesuffix(f"-{own.optimizer.name}")
+    run: Variant = task.settings.variant(variant)
+    return variant if run.optimizer is None else (run.family or variant).removesuffix(f"-{run.optimizer.name}")
 
 
 def _measured(rows: Sequence[EvalResult], tokens: Mapping[str, float]) -> dict[str, float]:
@@ -449,8 +449,8 @@ def strip_of(gallery: Path) -> Preview:
 def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """Numbers that came out empty: there was nothing to average."""
     lines = []
-    for name, own in rows.items():
-        empty = sorted({f"{row.metric} on {row.dataset}" for row in own if not math.isfinite(row.value)})
+    for name, variant_rows in rows.items():
+        empty = sorted({f"{row.metric} on {row.dataset}" for row in variant_rows if not math.isfinite(row.value)})
         lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
     return lines
 

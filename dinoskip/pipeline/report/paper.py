@@ -81,8 +81,8 @@ def _together(group: Sequence[_Source]) -> Report:
     variants: dict[str, StudyVariant] = {}
     for source in group:
         for variant in source.report.variants:
-            own = described(source.task.settings.variant(variant.name))
-            if settings.setdefault(variant.name, own) != own:
+            wanted = described(source.task.settings.variant(variant.name))
+            if settings.setdefault(variant.name, wanted) != wanted:
                 others = ", ".join(str(other.folder) for other in group if other is not source)
                 raise ConfigError(
                     f"{source.folder}: its {variant.name} is another network than that of {others}", "leave one out"

@@ -58,7 +58,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
     fresh = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
     settings = AnalyzeSettings(nodes.study.seed, fresh, nodes.study.section(AnalyzeSection))
-    weights = {f"{one.variant.name} ep{one.epoch}": one.weights for one in nodes.models if one.weights}
+    weights = {f"{node.variant.name} ep{node.epoch}": node.weights for node in nodes.models if node.weights}
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
     }

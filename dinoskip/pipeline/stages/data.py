@@ -39,10 +39,10 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     config = nodes.study.data[name]
     read = {"kind": config.kind, "split": split}
     unlabelled = all("pretraining" in content for content in contents)  # of which nothing is left out
-    own = settings_for_key(config, without={"root", "kind", *(OF_LABELLED if unlabelled else ())})
+    settings = settings_for_key(config, without={"root", "kind", *(OF_LABELLED if unlabelled else ())})
     if isinstance(config, Synthetic):
         node = nodes.add(STAGE, name, DataSettings(config))
-        own = {key: value for key, value in own.items() if key in OF_LABELLED}
-        return DataInputs({"dataset": {**read, **own}}, {"data": node}, {"config": config})
+        settings = {key: value for key, value in settings.items() if key in OF_LABELLED}
+        return DataInputs({"dataset": {**read, **settings}}, {"data": node}, {"config": config})
     outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
-    return DataInputs({"dataset": {**read, **own}}, {}, {"config": config}, outside)
+    return DataInputs({"dataset": {**read, **settings}}, {}, {"config": config}, outside)

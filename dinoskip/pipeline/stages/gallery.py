@@ -64,7 +64,7 @@ def _contents(config: Any, split: str) -> tuple[Content, ...]:
         return (*masks, ("annotations", split))
     if DETECTION.given_by(config):
         return (("images", "detection", split), ("targets", "detection", split))
-    return (("images", "pretraining", split), *(("targets", one.label, split) for one in _surfaces(config)))
+    return (("images", "pretraining", split), *(("targets", record.label, split) for record in _surfaces(config)))
 
 
 def _surfaces(config: Any = None) -> list[EvaluationTask]:
@@ -102,12 +102,12 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, other_sets: 
     for record in tasks():
         names = _datasets(nodes.study, record)
         if record.pictures == "strips":
-            roles = {f"{record.name} strips": one for one in names[:1]}
+            roles = {f"{record.name} strips": dataset for dataset in names[:1]}
         elif record.pictures:
             roles = {record.name: other_sets.get(record.name, name)}
         else:
-            roles = {f"{record.name} {one}": one for one in names}
-        found = {f"{role}:{label}": f"{record.name}/{place}/{one}" for role, one in roles.items()}
+            roles = {f"{record.name} {dataset}": dataset for dataset in names}
+        found = {f"{role}:{label}": f"{record.name}/{place}/{dataset}" for role, dataset in roles.items()}
         inputs |= {role: node for role, node in found.items() if node in nodes.nodes}
     return inputs
 

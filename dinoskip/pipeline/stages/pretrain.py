@@ -85,8 +85,8 @@ def _levels(model: ModelConfig) -> tuple[int, ...]:
 def job_of(kind: type[J], variant: Variant, recipe: TrainConfig) -> J:
     """The job of a variant by a recipe, a section of a study."""
     settings = {"seed": variant.seed, "model": variant.model, "optimizer": variant.optimizer}
-    own = {setting: value for setting, value in dump(recipe).items() if setting != "dataset"}
-    return validate(kind, RawConfig({**settings, recipe.section: own}))
+    recipe_settings = {setting: value for setting, value in dump(recipe).items() if setting != "dataset"}
+    return validate(kind, RawConfig({**settings, recipe.section: recipe_settings}))
 
 
 def inputs_of(

@@ -155,13 +155,13 @@ class TaskSettings(NodeSettings):
 
     def plain(self) -> dict[str, Any]:
         """What the key of the node is made of."""
-        own = settings_for_key(self.section, without=self.record.not_in_key)
+        settings = settings_for_key(self.section, without=self.record.not_in_key)
         optional = {"read": self.read, "backbone": self.backbone}
         return {
-            **(own if self.record.key_without_name else {self.record.name: own}),
+            **(settings if self.record.key_without_name else {self.record.name: settings}),
             "context": dict(self.context),
             **{name: getattr(self.study, name) for name in self.record.study_settings},
             **self.stated,
-            **{f"features {role}": one.plain() for role, one in self.windows.items()},
+            **{f"features {role}": wanted.plain() for role, wanted in self.windows.items()},
             **{name: value for name, value in optional.items() if value is not None},
         }

@@ -79,9 +79,9 @@ def rounded_sizes(record: EvaluationTask, study: StudyBase, variants: Sequence[V
     section: Any = study.section(record.section)
     by_size: dict[tuple[str, int, int, int], list[str]] = {}
     for variant in variants if section.datasets else ():
-        own = in_whole_patches(record, section, variant)
+        rounded = in_whole_patches(record, section, variant)
         for key, size in record.sizes(section).items():
-            if size is not None and (new := record.sizes(own)[key]) != size and variant.network and new is not None:
+            if size is not None and (new := record.sizes(rounded)[key]) != size and variant.network and new is not None:
                 by_size.setdefault((key, size, new, variant.network.patch), []).append(variant.name)
     for (key, size, new, patch), names in by_size.items():
         yield f"evaluate.{record.name}.{key}: {new} for {size}, in whole patches of {patch}: {', '.join(names)}"
@@ -144,15 +144,15 @@ def _add_node(
     contents: list[Content] = [(what, record.label, split) for split in dict.fromkeys(splits) for what in opened]
     inputs: dict[str, str] = dict(model.inputs) if network else {}
     windows: dict[str, FeatureSettings] = {}
-    for one in requests:
-        wanted = FeatureSettings.of(nodes, model, record.label, _facets(section), one, _several_norms(record, nodes))
+    for ask in requests:
+        wanted = FeatureSettings.of(nodes, model, record.label, _facets(section), ask, _several_norms(record, nodes))
         # several facets are stored until used up: as windows each would be a pass of its own
-        if one.in_windows and nodes.study.evaluate.features == "window" and reading.read is None:
-            windows[one.role] = wanted.in_windows(model)
+        if ask.in_windows and nodes.study.evaluate.features == "window" and reading.read is None:
+            windows[ask.role] = wanted.in_windows(model)
             inputs |= model.inputs
-            contents.append(("images", record.label, one.split))
+            contents.append(("images", record.label, ask.split))
         else:
-            inputs[one.role] = features.of_split(nodes, model, name, wanted)
+            inputs[ask.role] = features.of_split(nodes, model, name, wanted)
     of_study: dict[str, Any] = {
         "seed": nodes.study.seed,
         "multiscale": nodes.multiscale(model.variant),
@@ -190,7 +190,7 @@ def run(of: Task) -> None:
     settings = of.settings
     record, section = settings.record, settings.section
     labels = {role: open_split(of, record.label, split) for role, split in record.splits(section).items()}
-    found = {one.role: open_features(of, one.role) for one in record.features(section)}
+    found = {ask.role: open_features(of, ask.role) for ask in record.features(section)}
     backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
     left_out = list(labels.values())[-1].left_out
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
@@ -232,7 +232,7 @@ def _parts(
     (multiscale) would need one grid, and are left out.
     """
     networks: tuple[Backbone | None, ...] = (None,) if backbone is None else backbone.parts
-    by_role = {role: one.of_equal_grids() for role, one in found.items()}
+    by_role = {role: features.of_equal_grids() for role, features in found.items()}
     count = max([len(networks), *(len(split) for split in by_role.values())])
     if count == 1:
         return [(dict(found), backbone, blocks)]

@@ -101,12 +101,12 @@ VEILED = np.concatenate([np.array([rasters.VEIL_COLOUR], np.uint8), voc_palette(
 def of_task(source: Source, key: str, cell: Cell) -> dict[int, Any]:
     """What a task left of a cell's image, by block: an entry of the model's ``maps``, ``surfaces`` or ``strips``."""
     by_block: Mapping[int, Mapping[str, Any]] = getattr(cell.model, source).get(key, {})
-    return {block: own[cell.image.id] for block, own in by_block.items() if cell.image.id in own}
+    return {block: of_images[cell.image.id] for block, of_images in by_block.items() if cell.image.id in of_images}
 
 
 def values(key: str, cell: Cell, palette: np.ndarray, opacity: Sequence[int] = ()) -> Drawn:
     """Maps of numbers, drawn in the colours of ``palette``; ``opacity`` of each, () for opaque."""
-    maps = {block: [np.asarray(one, np.uint8)] for block, one in of_task("maps", key, cell).items()}
+    maps = {block: [np.asarray(value, np.uint8)] for block, value in of_task("maps", key, cell).items()}
     return Drawn(maps, partial(rasters.palette_png, palette=palette, opacity=tuple(opacity)))
 
 

@@ -11,16 +11,16 @@ from visualize.gallery.scores import mean_cosine
 
 def draw(cell: Cell) -> Drawn:
     """Each basis a part; a block without colours in its own or an image's basis has the aligned ones there."""
-    views = [view[cell.column] for view in (cell.views.aligned, cell.views.own, cell.views.image)]
-    own = bool(views[1])
+    views = [view[cell.column] for view in (cell.views.aligned, cell.views.unturned, cell.views.image)]
+    has_own_basis = bool(views[1])
     maps: dict[int, list[np.ndarray]] = {}
     for block, pictures in views[0].items():
         first = pictures[cell.row]
         if first is not None:
             others = [view[block][cell.row] if block in view else first for view in views[1:]]
-            chosen = [first, *others] if own else [first, others[1]]
-            maps[block] = [rasters.fewer_levels(first if one is None else one) for one in chosen]
-    return Drawn(maps, rasters.png, {"parts": [0, 1, 2] if own else [0, 0, 1]})
+            chosen = [first, *others] if has_own_basis else [first, others[1]]
+            maps[block] = [rasters.fewer_levels(first if colours is None else colours) for colours in chosen]
+    return Drawn(maps, rasters.png, {"parts": [0, 1, 2] if has_own_basis else [0, 0, 1]})
 
 
 def scores(cell: Cell) -> Scores:

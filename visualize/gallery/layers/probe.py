@@ -13,8 +13,8 @@ from visualize.gallery.scores import image_scores
 
 
 def _predicted(cell: Cell) -> dict[int, np.ndarray]:
-    own = {block: predicted.get(cell.image.id) for block, predicted in cell.model.predictions.items()}
-    return {block: one for block, one in own.items() if one is not None}
+    maps = {block: predicted.get(cell.image.id) for block, predicted in cell.model.predictions.items()}
+    return {block: classes for block, classes in maps.items() if classes is not None}
 
 
 def draw(cell: Cell) -> Drawn | None:
@@ -22,7 +22,7 @@ def draw(cell: Cell) -> Drawn | None:
     if cell.classes is None:
         return None
     encode = partial(rasters.palette_png, palette=cell.classes.palette)
-    return Drawn({block: [one] for block, one in _predicted(cell).items()}, encode)
+    return Drawn({block: [classes] for block, classes in _predicted(cell).items()}, encode)
 
 
 def scores(cell: Cell) -> Scores:
