@@ -46,7 +46,7 @@ def made_up(count: int, dim: int, seed: int) -> NDArray[np.float32]:
     return vectors
 
 
-def measured(what: str, build: Callable[[], Callable[[], Found]], queries: int) -> tuple[str, Found]:
+def measured(title: str, build: Callable[[], Callable[[], Found]], queries: int) -> tuple[str, Found]:
     """Build and search; the line to print, and what was found."""
     times: list[float] = []
     search: list[Callable[[], Found]] = []
@@ -57,7 +57,7 @@ def measured(what: str, build: Callable[[], Callable[[], Found]], queries: int) 
         times.append(seconds(lambda: found.append(search[0]())))
 
     memory = peak(both)
-    return f"{what:6s}{times[0]:10.1f} s{1000 * times[1] / queries:12.2f} ms{memory / 1e9:12.2f} GB", found[0]
+    return f"{title:6s}{times[0]:10.1f} s{1000 * times[1] / queries:12.2f} ms{memory / 1e9:12.2f} GB", found[0]
 
 
 def main() -> int:
@@ -81,11 +81,11 @@ def main() -> int:
             index = Neighbours(memory, cpu, kind)  # type: ignore[arg-type]
             return lambda: index.search(queries, args.k)
 
-        line, found = measured(kind, build, args.queries)
-        shared = [len(np.intersect1d(a, b)) for a, b in zip(exact[1], found[1], strict=True)]
-        first = float((found[1] == exact[1][:, :1]).any(1).mean())
+        line, neighbours = measured(kind, build, args.queries)
+        shared = [len(np.intersect1d(a, b)) for a, b in zip(exact[1], neighbours[1], strict=True)]
+        first = float((neighbours[1] == exact[1][:, :1]).any(1).mean())
         print(f"{line}   {sum(shared) / exact[1].size:.4f} / {first:.4f}", flush=True)
-        if kind == "flat" and np.abs(found[0] - exact[0]).max() > 1e-5:
+        if kind == "flat" and np.abs(neighbours[0] - exact[0]).max() > 1e-5:
             return 1
     return 0
 

@@ -112,9 +112,9 @@ class PlainFit:
     def seconds(self, train: Split, val: Split, epochs: int, *, at_label_size: bool) -> float:
         """Time a part of an epoch and of the scoring; return what the whole fit takes."""
         sizes = [(split, len(split.labels), range(min(PART, len(split.labels)))) for split in (train, val)]
-        (_, images, some), (_, images_val, some_val) = sizes
-        self.step(train, some[:2], at_label_size=at_label_size)  # warm
-        epoch = seconds(lambda: self.step(train, some, at_label_size=at_label_size)) * images / len(some)
+        (_, images, tokens_of), (_, images_val, some_val) = sizes
+        self.step(train, tokens_of[:2], at_label_size=at_label_size)  # warm
+        epoch = seconds(lambda: self.step(train, tokens_of, at_label_size=at_label_size)) * images / len(tokens_of)
         return epochs * epoch + seconds(lambda: self.score(val, some_val)) * images_val / len(some_val)
 
 
@@ -151,9 +151,9 @@ def main() -> None:
                 shape = Transform(size=224)
                 stores.append(export(backbone, split.photos, split.folder, "all", transform=shape, batch_size=BATCH))
 
-        def fit(blocks: Sequence[int], some: Sequence[float], refine: int) -> None:
+        def fit(blocks: Sequence[int], rates: Sequence[float], refine: int) -> None:
             data = [split.tokens(store, args.classes) for split, store in zip(splits, stores, strict=True)]
-            fit_probes(*data, blocks, some, args.epochs, batch_size=BATCH, refine=refine, device="cpu")
+            fit_probes(*data, blocks, rates, args.epochs, batch_size=BATCH, refine=refine, device="cpu")
 
         extraction = seconds(extract)
         floor = matmul_floor(heads, args.classes, args.images * 196) * args.epochs

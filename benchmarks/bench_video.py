@@ -144,12 +144,12 @@ def compare_matching(repeats: int) -> list[str]:
 
     def in_full() -> np.ndarray:
         maps = [interpolate(map_.T.reshape(1, -1, 48, 48), size=size, mode="bilinear")[0] for map_ in (source, target)]
-        found = []
+        matches = []
         for x, y in points.astype(int):  # point by point, as the script does
             vector, every = maps[0][:, y, x][None], maps[1].flatten(1).T
             best = int((normalize(every) @ normalize(vector).T).argmax())
-            found.append((best % size[1], best // size[1]))
-        return np.array(found)
+            matches.append((best % size[1], best // size[1]))
+        return np.array(matches)
 
     fast, slow = seconds([ours, in_full], repeats)
     same = float((ours() == in_full()).all(1).mean())

@@ -50,10 +50,10 @@ class Made:
     """A made-up study: ``lines`` comparisons of hits and of scores in turn, each network with some seeds.
 
     ``spread`` is the standard deviation over seeds in standard errors over units, ``ratio`` how much larger that of
-    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``own`` is
-    the share of a network's variance over units that its seeds have in common; ``blocks`` equally good ones, of which
-    one is chosen; ``gained`` is what training adds to all, None if the start is not known; without ``recorded`` there
-    are intervals and no records.
+    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``common``
+    is the share of a network's variance over units that its seeds have in common; ``blocks`` equally good ones, of
+    which one is chosen; ``gained`` is what training adds to all, None if the start is not known; without ``recorded``
+    there are intervals and no records.
     """
 
     units: int
@@ -63,46 +63,46 @@ class Made:
     gap: float = 0.0
     blocks: int = 1
     lines: int = 24
-    scatter: float = 0.5
+    common: float = 0.5
     gained: float | None = None
     recorded: bool = True
 
 
-def made_records(made: Made, kind: str, shift: float, shared: F64, scatter: F64, rng: np.random.Generator) -> Records:
-    """Records of a network: half of what a unit scores it shares with every network, ``own`` with its other seeds."""
-    every = math.sqrt(made.scatter) * scatter + math.sqrt(1 - made.scatter) * rng.standard_normal(made.units)
-    merit = (shared + every) / math.sqrt(2) + shift * math.sqrt(2 / made.units)
+def made_records(design: Made, kind: str, shift: float, shared: F64, network: F64, rng: np.random.Generator) -> Records:
+    """Records of a network: half of what a unit scores all networks share, ``network`` its seeds."""
+    every = math.sqrt(design.common) * network + math.sqrt(1 - design.common) * rng.standard_normal(design.units)
+    merit = (shared + every) / math.sqrt(2) + shift * math.sqrt(2 / design.units)
     return (merit > 0).astype(np.uint8) if kind == "CorLoc" else expit(merit)
 
 
-def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Scores]:
+def study(design: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Scores]:
     """Rows and records of a study: a network with skips and others without, on as many measures as there are lines."""
-    networks = 5 if made.lines % 4 == 0 else 2
-    measures = made.lines // (networks - 1)
-    ids = tuple(f"{unit:06}" for unit in range(made.units))
+    networks = 5 if design.lines % 4 == 0 else 2
+    measures = design.lines // (networks - 1)
+    ids = tuple(f"{unit:06}" for unit in range(design.units))
     rows: dict[str, list[EvalResult]] = {}
     records: dict[EvalResult, ImageRecords] = {}
     variants = []
     for measure in range(measures):
         kind, task = (("CorLoc", "tokencut"), ("PCK@0.1 per image", "correspond"))[measure % 2]
-        shared = rng.standard_normal(made.units)
+        shared = rng.standard_normal(design.units)
         for network in range(networks):
-            runs = rng.standard_normal((made.blocks, made.units))
-            for seed in range(made.seeds):
-                deviation = made.spread * (made.ratio if network else 1.0) if made.seeds > 1 else 0.0
-                luck = deviation * rng.standard_normal() + (made.gap if network else 0.0)
-                for epoch in (0, 1) if made.gained is not None else (1,):
-                    shift = luck - (0.0 if epoch else made.gained or 0.0)
-                    for block in range(1, made.blocks + 1):
+            runs = rng.standard_normal((design.blocks, design.units))
+            for seed in range(design.seeds):
+                deviation = design.spread * (design.ratio if network else 1.0) if design.seeds > 1 else 0.0
+                luck = deviation * rng.standard_normal() + (design.gap if network else 0.0)
+                for epoch in (0, 1) if design.gained is not None else (1,):
+                    shift = luck - (0.0 if epoch else design.gained or 0.0)
+                    for block in range(1, design.blocks + 1):
                         name = f"{network}-s{seed}"
-                        values = made_records(made, kind, shift, shared, runs[block - 1], rng)
+                        values = made_records(design, kind, shift, shared, runs[block - 1], rng)
                         low, high = (100 * end for end in interval(values))
                         row = EvalResult(
-                            kind, 100 * score(values), task, str(block), f"set{measure}", "val", made.units,
+                            kind, 100 * score(values), task, str(block), f"set{measure}", "val", design.units,
                             model=name, epoch=epoch, low=low, high=high,
                         )  # fmt: skip
                         rows.setdefault(name, []).append(row)
-                        if made.recorded:
+                        if design.recorded:
                             records[row] = ImageRecords(ids, values)
     for name, runs in rows.items():
         family = name.partition("-")[0]
@@ -111,15 +111,15 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
     return variants, Scores(rows, records)
 
 
-def page(made: Made, rng: np.random.Generator) -> list[AnswerLine]:
+def page(design: Made, rng: np.random.Generator) -> list[AnswerLine]:
     """The lines of a study's answer."""
-    variants, scores = study(made, rng)
+    variants, scores = study(design, rng)
     return [line for answer in answers(variants, scores) for line in answer.lines]
 
 
-def claimed(made: Made, rng: np.random.Generator) -> list[Comparison]:
+def claimed(design: Made, rng: np.random.Generator) -> list[Comparison]:
     """All comparisons of the paper's claims in a study."""
-    variants, scores = study(made, rng)
+    variants, scores = study(design, rng)
     return [comparison for claim in claims(ComparedStudy(variants), scores) for comparison in claim.comparisons]
 
 
@@ -132,10 +132,10 @@ class Rates:
     coverage: float
 
 
-def rates(made: Made, pages: int, seed: int = 0) -> Rates:
+def rates(design: Made, pages: int, seed: int = 0) -> Rates:
     """Write ``pages`` studies; coverage is that of no difference, nan where networks differ."""
-    rng = np.random.default_rng([seed, made.units, made.seeds, made.blocks])
-    lines = [page(made, rng) for _ in range(pages)]
+    rng = np.random.default_rng([seed, design.units, design.seeds, design.blocks])
+    lines = [page(design, rng) for _ in range(pages)]
     every = [line for page_lines in lines for line in page_lines]
     inside = [
         line.difference.low <= 0 <= line.difference.high
@@ -145,7 +145,7 @@ def rates(made: Made, pages: int, seed: int = 0) -> Rates:
     return Rates(
         100 * float(np.mean([any(line.sign for line in page_lines) for page_lines in lines])),
         100 * float(np.mean([line.sign != 0 for line in every])),
-        100 * float(np.mean(inside)) if inside and not made.gap else math.nan,
+        100 * float(np.mean(inside)) if inside and not design.gap else math.nan,
     )
 
 
@@ -153,7 +153,7 @@ CASES: Sequence[tuple[str, Made]] = (
     ("24 lines, 60 units, one seed", Made(60)),
     ("24 lines, 60 units, 2 seeds", Made(60, 2)),
     ("24 lines, 60 units, 3 seeds", Made(60, 3)),
-    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, scatter=0.9)),
+    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, common=0.9)),
     ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0)),
     ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0)),
     ("best of 4 equal blocks, 60 units", Made(60, blocks=4, lines=8)),
@@ -187,8 +187,8 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
     total = sum(count for _, count in every)
     whole = sum(share * count for share, count in every) / total
     special = []
-    for name, made in CASES:
-        special.append([name, f"{rates(made, pages // 3).pages:.1f}"])
+    for name, design in CASES:
+        special.append([name, f"{rates(design, pages // 3).pages:.1f}"])
         say(": ".join(special[-1]))
     rng = np.random.default_rng(0)
     for seeds in (1, 3):

@@ -202,45 +202,45 @@ class Comparison:
 
 def comparisons(rows: Rows, measures: Sequence[Measure]) -> list[Comparison]:
     """Every network but skip, on every measure, by the seeds that both have."""
-    made = []
+    pairs = []
     for measure in measures:
         skip = by_seed(rows, measure, "skip")
         for network in list(NETWORKS)[1:]:
             runs = by_seed(rows, measure, network)
-            made.append(Comparison(network, measure, {seed: runs[seed] - skip[seed] for seed in runs if seed in skip}))
-    return made
+            pairs.append(Comparison(network, measure, {seed: runs[seed] - skip[seed] for seed in runs if seed in skip}))
+    return pairs
 
 
-def corrected_p(made: Sequence[Comparison]) -> Sequence[float | None]:
+def corrected_p(pairs: Sequence[Comparison]) -> Sequence[float | None]:
     """Holm's p of each primary comparison: None before all of them have all seeds, for Holm counts them together."""
-    if any(pair.n < len(SEEDS) for pair in made):
-        return [None] * len(made)
-    return holm([pair.p for pair in made])
+    if any(pair.n < len(SEEDS) for pair in pairs):
+        return [None] * len(pairs)
+    return holm([pair.p for pair in pairs])
 
 
-def verdicts(made: Sequence[Comparison]) -> list[str]:
+def verdicts(pairs: Sequence[Comparison]) -> list[str]:
     """A verdict for each primary comparison, by :func:`corrected_p`."""
-    return [pair.verdict(p) for pair, p in zip(made, corrected_p(made), strict=True)]
+    return [pair.verdict(p) for pair, p in zip(pairs, corrected_p(pairs), strict=True)]
 
 
-def _sentence(made: Sequence[Comparison], p: Sequence[float | None]) -> str:
+def _sentence(pairs: Sequence[Comparison], p: Sequence[float | None]) -> str:
     """The verdicts on one measure: "mIoU above colours: mixing is worse than skip by 12.4, ..."."""
     parts = []
-    for pair, corrected in zip(made, p, strict=True):
+    for pair, corrected in zip(pairs, p, strict=True):
         if corrected is not None and corrected < LEVEL:
             parts.append(f"*{pair.network}* is {pair.direction} than *skip* by {abs(pair.mean):.1f}")
         else:
             parts.append(f"*{pair.network}* cannot be told apart from *skip*")
-    return f"{made[0].measure.name}: {'; '.join(parts)}."
+    return f"{pairs[0].measure.name}: {'; '.join(parts)}."
 
 
-def answer(rows: Rows, made: Sequence[Comparison]) -> list[str]:
+def answer(rows: Rows, pairs: Sequence[Comparison]) -> list[str]:
     """What the rule says of a complete study, and which networks are better than features without a network."""
-    p = corrected_p(made)
+    p = corrected_p(pairs)
     count = len(NETWORKS) - 1
     lines = [
-        f"- {_sentence(made[at : at + count], p[at : at + count])} {_against_pixels(rows, measure)}"
-        for at, measure in zip(range(0, len(made), count), PRIMARY, strict=True)
+        f"- {_sentence(pairs[at : at + count], p[at : at + count])} {_against_pixels(rows, measure)}"
+        for at, measure in zip(range(0, len(pairs), count), PRIMARY, strict=True)
     ]
     return ["**Answer, by the rule fixed before the first run:**", "", *lines, ""]
 
@@ -296,9 +296,9 @@ def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
     return markdown_table(["mean over blocks 5-12", *(measure.name for measure in measures)], lines)
 
 
-def _differences(made: Sequence[Comparison], said: Sequence[str]) -> list[str]:
+def _differences(pairs: Sequence[Comparison], said: Sequence[str]) -> list[str]:
     lines = []
-    for pair, words in zip(made, said, strict=True):
+    for pair, words in zip(pairs, said, strict=True):
         interval = f" [{pair.mean - pair.half:+.1f}, {pair.mean + pair.half:+.1f}]" if pair.n > 1 else ""
         lines.append(
             [f"{pair.network} − skip", pair.measure.name, str(pair.n), f"{_number(pair.mean, '+')}{interval}", words]

@@ -84,8 +84,8 @@ def read(backbone: Backbone, data: Scenes, batch: int = 50) -> Read:
                 classes[name][block].append(layer.cls.float())
     grid = (data.size // backbone.patch_size, data.size // backbone.patch_size)
     joined, of_class = (
-        {name: {block: torch.cat(parts) for block, parts in by.items()} for name, by in some.items()}
-        for some in (tokens, classes)
+        {name: {block: torch.cat(parts) for block, parts in by.items()} for name, by in read_tokens.items()}
+        for read_tokens in (tokens, classes)
     )
     return Read(joined, of_class, grid, backbone.num_heads, backbone.patch_size)
 
@@ -103,14 +103,12 @@ def class_likeness(tokens: Tensor, cls: Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(tokens, cls[:, None], dim=2).mean())
 
 
-def sink(found: Read, block: int) -> float:
+def sink(read: Read, block: int) -> float:
     """Attention that the most attended patch gets, as a multiple of even attention; mean over heads and images."""
-    query, key = (
-        torch.cat([found.cls[name][block][:, None], found.tokens[name][block]], 1) for name in ("query", "key")
-    )
+    query, key = (torch.cat([read.cls[name][block][:, None], read.tokens[name][block]], 1) for name in ("query", "key"))
     images, count, width = query.shape
-    query, key = (x.view(images, count, found.heads, -1).transpose(1, 2) for x in (query, key))
-    attention = (query @ key.transpose(2, 3) * (width // found.heads) ** -0.5).softmax(3)  # (N, heads, T, T)
+    query, key = (x.view(images, count, read.heads, -1).transpose(1, 2) for x in (query, key))
+    attention = (query @ key.transpose(2, 3) * (width // read.heads) ** -0.5).softmax(3)  # (N, heads, T, T)
     return float((attention.mean(2)[..., 1:].max(2).values * count).mean())
 
 
@@ -160,32 +158,32 @@ def corloc(cuts: TokenCuts, patch: int, data: Scenes) -> float:
     return 100 * float(np.mean(hits))
 
 
-def measures(found: Read, data: Scenes, block: int) -> dict[str, float]:
+def measures(read: Read, data: Scenes, block: int) -> dict[str, float]:
     """What a block's keys and attention are like, then CorLoc as it is and under each change."""
-    key, out = found.tokens["key"][block], found.tokens["out"][block]
-    cuts = cut(key, found.grid)
+    key, out = read.tokens["key"][block], read.tokens["out"][block]
+    cuts = cut(key, read.grid)
     changed = {
         "centred": centred(key),
         "position mean removed": without_position(key),
         "first component removed": without_first_component(key),
-        **{f"read at {name}": found.tokens[name][block] for name in READ_POINTS[1:]},
+        **{f"read at {name}": read.tokens[name][block] for name in READ_POINTS[1:]},
         "read at out, centred": centred(out),
     }
-    by_tau = {tau: corloc(cut(key, found.grid, tau), found.patch, data) for tau in TAUS}
+    by_tau = {tau: corloc(cut(key, read.grid, tau), read.patch, data) for tau in TAUS}
     return {
         "cosine of keys": token_cosine(key),
         "offset of keys": offset(key),
         "cosine of outputs": token_cosine(out),
         "rank of keys": effective_rank(centred(key)),
         "rank of outputs": effective_rank(centred(out)),
-        "patches like CLS": class_likeness(out, found.cls["out"][block]),
-        "sink": sink(found, block),
-        "keys by position, %": by_position(key, found.grid),
+        "patches like CLS": class_likeness(out, read.cls["out"][block]),
+        "sink": sink(read, block),
+        "keys by position, %": by_position(key, read.grid),
         "same cut in all images": same_cut(cuts),
         "complete graphs, %": 100 * float(np.mean([cut.complete for cut in cuts])),
-        "CorLoc, as it is": corloc(cuts, found.patch, data),
+        "CorLoc, as it is": corloc(cuts, read.patch, data),
         **{f"CorLoc, τ {tau:g}": value for tau, value in by_tau.items()},
-        **{f"CorLoc, {name}": corloc(cut(tokens, found.grid), found.patch, data) for name, tokens in changed.items()},
+        **{f"CorLoc, {name}": corloc(cut(tokens, read.grid), read.patch, data) for name, tokens in changed.items()},
     }
 
 

@@ -42,15 +42,15 @@ OTHERS = (
 
 def networks() -> dict[str, Callable[[], tuple[nn.Module, int]]]:
     """Name, and what makes the network and says the side of its images."""
-    made: dict[str, Callable[[], tuple[nn.Module, int]]] = {}
+    builders: dict[str, Callable[[], tuple[nn.Module, int]]] = {}
     for name in (*(f"timm:{model}" for model in TIMM), *OTHERS):
-        made[name] = lambda name=name: _of_library(*name.split(":"))  # type: ignore[misc]
+        builders[name] = lambda name=name: _of_library(*name.split(":"))  # type: ignore[misc]
         if name == f"timm:{TIMM[-1]}":
             for label, model, config in TRANSFORMERS:
-                made[f"transformers {label}"] = lambda model=model, config=config: (  # type: ignore[misc]
+                builders[f"transformers {label}"] = lambda model=model, config=config: (  # type: ignore[misc]
                     getattr(transformers, model)(getattr(transformers, config)()), 224
                 )  # fmt: skip
-    return made
+    return builders
 
 
 def _of_library(library: str, name: str) -> tuple[nn.Module, int]:
@@ -110,8 +110,8 @@ def line(name: str, make: Callable[[], tuple[nn.Module, int]]) -> tuple[str, str
         worst = max(worst, float((read[number].tokens - plain).abs().max() / plain.abs().max()))
     strides = list(dict.fromkeys(backbone.stride(number) for number in backbone.numbers))
     cells = ", ".join(map(str, strides))
-    what = f"{backbone.depth} levels" if levels else f"{backbone.depth} blocks"
-    return name, before, f"{what}; {cells} pixels a cell", f"{worst:.1g}"
+    size = f"{backbone.depth} levels" if levels else f"{backbone.depth} blocks"
+    return name, before, f"{size}; {cells} pixels a cell", f"{worst:.1g}"
 
 
 def main() -> None:

@@ -90,8 +90,8 @@ class Network:
 
     def last(self, rows: Sequence[EvalResult], epoch: int) -> float:
         """mIoU of the last block."""
-        found = self.dense(rows, epoch)
-        return found[max(found)].value
+        by_block = self.dense(rows, epoch)
+        return by_block[max(by_block)].value
 
     def chosen(self, rows: Sequence[EvalResult], epoch: int) -> float:
         """mIoU of the block that is best on held-out training images."""
@@ -100,14 +100,14 @@ class Network:
 
     def cosine(self, rows: Sequence[EvalResult], epoch: int) -> float:
         """Mean cosine between the tokens of an image, at the last block."""
-        found = self.dense(rows, epoch)
-        cosine = found[max(found)].token_cosine
+        by_block = self.dense(rows, epoch)
+        cosine = by_block[max(by_block)].token_cosine
         return math.nan if cosine is None else cosine
 
     def knn(self, rows: Sequence[EvalResult], epoch: int) -> float:
         """Accuracy of nearest neighbours at the last block, in percent."""
-        found = {int(row.block): row.value for row in rows if row.task == "knn" and row.epoch == epoch}
-        return found[max(found)]
+        by_block = {int(row.block): row.value for row in rows if row.task == "knn" and row.epoch == epoch}
+        return by_block[max(by_block)]
 
 
 def read_study(folder: Path) -> list[Network]:
@@ -155,7 +155,7 @@ def _estimates(network: Network, block: str, epoch: int) -> list[Estimate]:
 
 def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, str, str], Line]:
     """Every network against the one with skips of its study, at both blocks, decided together."""
-    found: dict[tuple[str, str, str], Judgement] = {}
+    judgements: dict[tuple[str, str, str], Judgement] = {}
     open_: set[tuple[str, str, str]] = set()
     for name, networks in studies.items():
         skip = next((net for net in networks if net.name == "skip"), None)
@@ -165,13 +165,13 @@ def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, st
                     [_estimates(network, block, network.epochs if trained else 0) for network in (net, skip) if network]
                     for trained in (True, False)
                 )
-                found[name, net.name, block] = judged(*after, *before)
+                judgements[name, net.name, block] = judged(*after, *before)
                 if net.unresolved or (skip and skip.unresolved):
                     open_.add((name, net.name, block))
     words = {1: BETTER, -1: WORSE, 0: UNDECIDED}
     return {
         key: Line(key[1], 100 * judgement.difference.value, UNRESOLVED if key in open_ else words[sign])
-        for (key, judgement), (sign, _) in zip(found.items(), decided(list(found.values())), strict=True)
+        for (key, judgement), (sign, _) in zip(judgements.items(), decided(list(judgements.values())), strict=True)
     }
 
 

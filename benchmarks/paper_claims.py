@@ -170,26 +170,26 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
         )  # fmt: skip
 
 
-def corrected(found: Sequence[SeedsComparison]) -> list[SeedsComparison]:
+def corrected(pairs: Sequence[SeedsComparison]) -> list[SeedsComparison]:
     """The same with Holm's p in place of each one's, and what counts by it."""
-    tested = [pair.p for pair in found if not math.isnan(pair.p)]
+    tested = [pair.p for pair in pairs if not math.isnan(pair.p)]
     adjusted = iter(holm(tested))
-    with_p = [pair if math.isnan(pair.p) else replace(pair, p=next(adjusted)) for pair in found]
+    with_p = [pair if math.isnan(pair.p) else replace(pair, p=next(adjusted)) for pair in pairs]
     return [replace(pair, counts=bool(pair.p < SIGNIFICANT and pair.direction)) for pair in with_p]
 
 
-def verdict(found: Sequence[SeedsComparison]) -> str:
+def verdict(pairs: Sequence[SeedsComparison]) -> str:
     """The verdict on a claim by its comparisons: the word, the seeds, what was tested, what points its way."""
-    if not found:
+    if not pairs:
         return "–"
-    signs = [pair.direction for pair in found if pair.counts]
+    signs = [pair.direction for pair in pairs if pair.counts]
     word = {frozenset({1}): AGREES, frozenset({-1}): DISAGREES, frozenset(): OPEN}.get(frozenset(signs), MIXED)
-    seeds = sorted({pair.seeds for pair in found})
+    seeds = sorted({pair.seeds for pair in pairs})
     many = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed" + "s" * (seeds[0] > 1)
-    tested = sum(not math.isnan(pair.p) for pair in found)
+    tested = sum(not math.isnan(pair.p) for pair in pairs)
     counted = f"; {tested} tested: {signs.count(1)} for, {signs.count(-1)} against" if tested else ""
-    way = sum(pair.direction > 0 for pair in found)
-    return f"{word} ({many}){counted}; {way} of {len(found)} differences point its way"
+    way = sum(pair.direction > 0 for pair in pairs)
+    return f"{word} ({many}){counted}; {way} of {len(pairs)} differences point its way"
 
 
 def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:

@@ -113,8 +113,8 @@ def _done(
     nodes = only(build_nodes(study, variants), {case.task}, gathering="")
     runner = study_runner(study, variants, nodes, device="cpu", workers=1)
     runner.plan()
-    made = costs(StudyImages(study), study, variants, nodes)
-    works = {cost.node: (cost.kind, cost.work) for cost in made}
+    planned = costs(StudyImages(study), study, variants, nodes)
+    works = {cost.node: (cost.kind, cost.work) for cost in planned}
     known = rates(before, works)
     told = [
         known[kind] * work for name, (kind, work) in works.items() if kind in known and not name.startswith("data/")
@@ -122,9 +122,9 @@ def _done(
     runner.run({node.id for node in runner.planner.nodes})
     runner.plan()
     seconds = {name: taken for name, taken in runner.seconds().items() if not name.startswith("data/")}
-    outputs = [found for node in nodes if not node.id.startswith("data/") and (found := runner.output(node.id))]
+    outputs = [output for node in nodes if not node.id.startswith("data/") and (output := runner.output(node.id))]
     disk = sum(path.stat().st_size for folder in outputs for path in folder.rglob("*") if path.is_file())
-    passes = sum(cost.images for cost in made)
+    passes = sum(cost.images for cost in planned)
     return seconds, {"passes": passes, "disk": disk, "planned": sum(told) if before else None}
 
 
@@ -138,18 +138,18 @@ def _alone(case: Case, spec: str, samples: Path, images: int) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def row(case: Case, found: Mapping[str, Any]) -> list[str]:
+def row(case: Case, measured: Mapping[str, Any]) -> list[str]:
     """A line of the table."""
-    if "failed" in found:
+    if "failed" in measured:
         return [case.name, "failed", *[""] * 7]
-    stages = found["seconds"]
+    stages = measured["seconds"]
     features = sum(taken for name, taken in stages.items() if name.startswith("features/"))
     total = sum(stages.values())
-    rest = max(0.0, 1 - found["forward"] / total)
-    planned = "" if found["planned"] is None else f"{found['planned']:.0f}"
+    rest = max(0.0, 1 - measured["forward"] / total)
+    planned = "" if measured["planned"] is None else f"{measured['planned']:.0f}"
     return [
-        case.name, str(found["passes"]), f"{found['forward']:.0f}", f"{features:.0f}", f"{total - features:.0f}",
-        f"{100 * rest:.0f} %", planned, f"{found['memory'] / 2**30:.1f}", f"{found['disk'] / 2**20:.0f}",
+        case.name, str(measured["passes"]), f"{measured['forward']:.0f}", f"{features:.0f}", f"{total - features:.0f}",
+        f"{100 * rest:.0f} %", planned, f"{measured['memory'] / 2**30:.1f}", f"{measured['disk'] / 2**20:.0f}",
     ]  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def of_network(
             layers = backbone.layers(normalise(images, side, side), blocks, "out", "final")
             for block in blocks:
                 found[block].append(layers[block].tokens.float().numpy())
-        tokens = {block: np.concatenate(some) for block, some in found.items()}
+        tokens = {block: np.concatenate(parts) for block, parts in found.items()}
         joined.append(LabelledTokens(tokens, part.label, grid, part.num_classes, len(part)))
     results = fit_probes(joined[0], joined[1], blocks, RATES, epochs, refine=1, device="cpu")
     best = max(results, key=lambda result: result.heldout[result.chosen])
@@ -69,8 +69,8 @@ def segmentation(config: ScenesConfig, root: Path, size: int, epochs: int, backb
     grid, values = (size // PATCH, size // PATCH), list[float]()
     for name in tokens[0]:
         both = [
-            LabelledTokens({1: made[name]}, part.label, grid, part.num_classes, len(part))
-            for part, made in zip((train, val), tokens, strict=True)
+            LabelledTokens({1: pixels[name]}, part.label, grid, part.num_classes, len(part))
+            for part, pixels in zip((train, val), tokens, strict=True)
         ]
         (result,) = fit_probes(both[0], both[1], [1], RATES, epochs, refine=1, device="cpu")
         values.append(100 * result.scores.miou)

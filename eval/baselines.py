@@ -51,8 +51,8 @@ def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDAr
 
 
 def classification_baselines(
-    train: NDArray[np.int64], val: NDArray[np.int64], classes: int, like: EvalResult
+    train: NDArray[np.int64], val: NDArray[np.int64], classes: int, template: EvalResult
 ) -> list[RecordedRow]:
     """Return the accuracy rows of ``majority class`` (of the training labels) and ``chance``, 1 / classes."""
-    majority = hits_row(like.baseline("majority class", 0.0), val == np.bincount(train).argmax())
-    return [majority, RecordedRow(like.baseline("chance", 100 / classes))]
+    majority = hits_row(template.baseline("majority class", 0.0), val == np.bincount(train).argmax())
+    return [majority, RecordedRow(template.baseline("chance", 100 / classes))]

@@ -28,9 +28,9 @@ class Place:
         """The layers that are read of the network, one for each block."""
         return [(self.facet, block) for block in self.blocks]
 
-    def row(self, like: EvalResult) -> EvalResult:
-        """``like`` as a row of these blocks, facet and norm."""
-        return replace(like, block="+".join(map(str, self.blocks)), facet=self.facet, norm=self.norm)
+    def row(self, template: EvalResult) -> EvalResult:
+        """``template`` as a row of these blocks, facet and norm."""
+        return replace(template, block="+".join(map(str, self.blocks)), facet=self.facet, norm=self.norm)
 
 
 def places_of(given: TaskInputs) -> dict[str, Place]:

@@ -69,12 +69,12 @@ def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
         log.info(text, chosen.task, chosen.block, chosen.shown, metric)
 
 
-def hits_row(like: EvalResult, hits: ArrayLike) -> RecordedRow:
-    """Return ``like`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
+def hits_row(template: EvalResult, hits: ArrayLike) -> RecordedRow:
+    """Return ``template`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
     flags = np.asarray(hits, dtype=bool)
     low, high = wilson(int(flags.sum()), flags.size)
     value = float(flags.mean()) if flags.size else float("nan")
-    row = replace(like, value=100 * value, low=100 * low, high=100 * high)
+    row = replace(template, value=100 * value, low=100 * low, high=100 * high)
     return RecordedRow(row, flags.astype(np.uint8))
 
 
@@ -87,23 +87,23 @@ def miou_interval(areas: NDArray[np.integer]) -> tuple[float, float]:
     return interval(np.stack([right, predicted + labelled - right], -1), labelled.sum(0))
 
 
-def miou_row(like: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
-    """Return ``like`` with the mIoU in percent and its interval, of areas (n, 3, K)."""
+def miou_row(template: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
+    """Return ``template`` with the mIoU in percent and its interval, of areas (n, 3, K)."""
     low, high = miou_interval(areas)
     miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
-    return RecordedRow(replace(like, value=100 * miou, low=100 * low, high=100 * high), areas_record(areas))
+    return RecordedRow(replace(template, value=100 * miou, low=100 * low, high=100 * high), areas_record(areas))
 
 
-def segmentation_rows(like: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
-    """Return the rows of mIoU, mAcc and aAcc, otherwise as ``like`` (of mIoU), of areas (n, 3, K)."""
+def segmentation_rows(template: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
+    """Return the rows of mIoU, mAcc and aAcc, otherwise as ``template`` (of mIoU), of areas (n, 3, K)."""
     scores = scores_of_areas(areas.sum(0, dtype=np.int64))
     others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
-    rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]
-    return [miou_row(like, areas), *rows]
+    rows = [RecordedRow(replace(template, metric=name, value=100 * value)) for name, value in others]
+    return [miou_row(template, areas), *rows]
 
 
-def scored_rows(like: EvalResult, names: Sequence[str], scores: NDArray[np.float64]) -> list[RecordedRow]:
-    """Return ``like`` once for each measure of ``names``, with its mean over images, interval and records.
+def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.float64]) -> list[RecordedRow]:
+    """Return ``template`` once for each measure of ``names``, with its mean over images, interval and records.
 
     ``scores`` (n, M), NaN where an image has none, are in the measure's own unit for errors
     (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent.
@@ -113,22 +113,22 @@ def scored_rows(like: EvalResult, names: Sequence[str], scores: NDArray[np.float
     for name, values in zip(names, scaled.T, strict=True):
         (low, high), there = interval(values), np.isfinite(values)
         mean = float(np.nanmean(values)) if there.any() else float("nan")
-        row = replace(like, metric=name, value=mean, low=low, high=high, n=int(there.sum()))
+        row = replace(template, metric=name, value=mean, low=low, high=high, n=int(there.sum()))
         rows.append(RecordedRow(row, values / 100))
     return rows
 
 
 def chosen_rows(
-    like: EvalResult, rows_of: Callable[[EvalResult, T], list[RecordedRow]], trials: Trials[T]
+    template: EvalResult, rows_of: Callable[[EvalResult, T], list[RecordedRow]], trials: Trials[T]
 ) -> list[RecordedRow]:
     """Return the rows of the chosen trial, and of several trials those of the best on validation, without records.
 
     ``rows_of(like, trial)`` are those of one. Without held-out images the choice is on validation; the rows say so.
     """
-    noted = replace(like, note="best on validation")
+    noted = replace(template, note="best on validation")
     if trials.heldout is None:
-        return rows_of(noted if trials.several else like, trials.chosen)
-    rows = rows_of(like, trials.chosen)
+        return rows_of(noted if trials.several else template, trials.chosen)
+    rows = rows_of(template, trials.chosen)
     rows[trials.at] = replace(rows[trials.at], row=replace(rows[trials.at].row, heldout=trials.heldout))
     return rows + ([replace(record, values=None) for record in rows_of(noted, trials.best)] if trials.several else [])
 
@@ -142,12 +142,12 @@ def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
     return np.rint(pair * _UNIT).astype(np.int64)[:, None]
 
 
-def mean_rows(like: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
-    """Return rows in percent, otherwise as ``like``, of (metric, record), with their intervals over images."""
+def mean_rows(template: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
+    """Return rows in percent, otherwise as ``template``, of (metric, record), with their intervals over images."""
     rows = []
     for metric, record in records:
         low, high = interval(record)
-        row = replace(like, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
+        row = replace(template, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
         rows.append(RecordedRow(row, record))
     return rows
 

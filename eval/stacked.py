@@ -40,10 +40,10 @@ def name_of(group: Group) -> str:
     return "+".join(str(block) for kind, block in group if kind.endswith("patches"))
 
 
-def read_like(like: EvalResult, group: Group) -> EvalResult:
-    """``like`` at the facet of a group; ``like.norm`` is that of block outputs."""
+def read_like(template: EvalResult, group: Group) -> EvalResult:
+    """``template`` at the facet of a group; ``template.norm`` is that of block outputs."""
     facet = facet_of(group[0][0])
-    return replace(like, facet=facet, norm=usual_norm(facet, like.norm))
+    return replace(template, facet=facet, norm=usual_norm(facet, template.norm))
 
 
 def place_of(stack: HeadStack, group: Group, name: str) -> str:

@@ -127,7 +127,7 @@ class ChosenHeads:
         """The learning rate of each group with the lowest error on held-out images, without any on the scored ones."""
         return self._lowest(self.scored.scores if self.heldout is None else self.heldout)
 
-    def rows(self, like: EvalResult) -> list[RecordedRow]:
+    def rows(self, template: EvalResult) -> list[RecordedRow]:
         """Rows of every group: the chosen learning rate's, with several rates then those ``best on validation``.
 
         Without held-out images several rates are chosen on validation, and the rows say so.
@@ -135,18 +135,18 @@ class ChosenHeads:
         names, scores, several = self.measures.names, self.scored.scores, len(self.stack.rates) > 1
         best, share = self._lowest(scores), names.index(self.measures.share)
         recorded: list[RecordedRow] = []
-        for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True)):
-            held = None if self.heldout is None else 100 * float(np.nanmean(self.heldout[group, mine, :, share]))
-            trials = Trials(scores[group, mine], scores[group, best[group]], several, held, share)
-            template = replace(read_like(like, self.stack.groups[group]), block=name)
-            recorded += chosen_rows(template, lambda row, measured: scored_rows(row, names, measured), trials)
+        for group, (name, trials_of) in enumerate(zip(self.names, self.chosen, strict=True)):
+            held = None if self.heldout is None else 100 * float(np.nanmean(self.heldout[group, trials_of, :, share]))
+            trials = Trials(scores[group, trials_of], scores[group, best[group]], several, held, share)
+            of_group = replace(read_like(template, self.stack.groups[group]), block=name)
+            recorded += chosen_rows(of_group, lambda row, measured: scored_rows(row, names, measured), trials)
         return recorded
 
     def write(
         self,
         out: Path,
         ids: Sequence[str],
-        like: EvalResult,
+        template: EvalResult,
         baselines: Mapping[str, NDArray[np.float64]],
         settings: Mapping[str, Any],
         constants: Constants | None = None,
@@ -155,17 +155,17 @@ class ChosenHeads:
 
         ``ids`` are the scored images, ``baselines`` scores (n, M) by the rule's name, ``constants`` BatchNorm's.
         """
-        recorded = self.rows(like)
+        recorded = self.rows(template)
         for metric in (self.measures.error, self.measures.share):
             log_best(recorded, metric)
         for name, of_baseline in baselines.items():
-            recorded += scored_rows(like.baseline(name, 0.0), self.measures.names, of_baseline)
+            recorded += scored_rows(template.baseline(name, 0.0), self.measures.names, of_baseline)
         save_tensors(out / "heads.safetensors", folded_heads(self.stack, self.chosen, constants), {"format": "1"})
         write_json(out / f"{self.measures.task}.json", {"config": dict(settings), "heads": self._trials()})
         maps = self.scored.maps
         own_maps = {
-            f"block{place_of(self.stack, self.stack.groups[group], name)}": maps[group, mine]
-            for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True))
+            f"block{place_of(self.stack, self.stack.groups[group], name)}": maps[group, trials_of]
+            for group, (name, trials_of) in enumerate(zip(self.names, self.chosen, strict=True))
             if maps.size
         }
         names = np.array(ids[: maps.shape[2]], dtype=np.str_)
@@ -178,12 +178,12 @@ class ChosenHeads:
         return [
             {
                 "block": place_of(self.stack, self.stack.groups[group], name),
-                "learning_rate": rates[mine],
+                "learning_rate": rates[trials_of],
                 "learning_rates": list(rates),
                 "heldout_rmse": None if self.heldout is None else self._means(self.heldout[group]),
                 "validation_rmse": self._means(self.scored.scores[group]),
             }
-            for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True))
+            for group, (name, trials_of) in enumerate(zip(self.names, self.chosen, strict=True))
         ]
 
     def _means(self, scores: NDArray[np.float64]) -> list[float | None]:
@@ -215,9 +215,9 @@ def evaluate_surfaces(
     heldout = heads.score(train, held, "held-out", workers=given.workers).scores if len(held) else None
     scored = heads.score(val, np.arange(len(val)), "validation", config.maps, given.workers)
     protocol = f"{config.label}, fitted on {train.split}"
-    like = row_like(given, measures.task, norm=config.norm, resolution=resolution, protocol=protocol)
+    template = row_like(given, measures.task, norm=config.norm, resolution=resolution, protocol=protocol)
     return ChosenHeads(measures, heads.stack, heldout, scored).write(
-        given.out, val.ids, like, baselines(train, val, config), {**config.own_settings, "seed": given.seed},
+        given.out, val.ids, template, baselines(train, val, config), {**config.own_settings, "seed": given.seed},
         heads.constants,
     )  # fmt: skip
 

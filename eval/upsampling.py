@@ -107,12 +107,12 @@ def _contest(corners: torch.Tensor, classes: torch.Tensor, counts: torch.Tensor,
     starts = counts.cumsum(0) - counts
     alive = (counts[:, None] > torch.arange(int(counts[0]), device=counts.device)).sum(0).tolist()
     for rank, n in enumerate(alive):
-        mine = starts[:n] + rank
-        top, top_right, low, low_right = corners[:, mine, None]
+        start = starts[:n] + rank
+        top, top_right, low, low_right = corners[:, start, None]
         top = torch.addcmul(top, across[:n], top_right - top)
         low = torch.addcmul(low, across[:n], low_right - low)
         value = torch.addcmul(top[:, None], down[:n], (low - top)[:, None])
-        name = classes[mine, None, None]
+        name = classes[start, None, None]
         if rank == 0:
             best, winner = value, name.expand(value.shape).contiguous()
         else:
@@ -137,10 +137,10 @@ def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: to
     per_row, per_class = across + 1, (down + 1) * (across + 1)
     at = (head * ends.shape[1] * per_class + y * per_row + x)[owner] + classes * per_class
     corners = torch.stack([ends.flatten()[at + step] for step in (0, 1, per_row, per_row + 1)])
-    some = max(1, _CONTEST // (height * width))
-    stops = [0, *counts.cumsum(0)[some - 1 :: some].tolist(), len(classes)]
-    for i, begin in enumerate(range(0, len(contested), some)):
-        part, pairs = slice(begin, begin + some), slice(stops[i], stops[i + 1])
+    step = max(1, _CONTEST // (height * width))
+    stops = [0, *counts.cumsum(0)[step - 1 :: step].tolist(), len(classes)]
+    for i, begin in enumerate(range(0, len(contested), step)):
+        part, pairs = slice(begin, begin + step), slice(stops[i], stops[i + 1])
         inside = rows.part[y[part]], columns.part[x[part]]
         best[contested[part]] = _contest(corners[:, pairs], classes[pairs].to(kind), counts[part], inside)
     padded = best.view(-1, down, across, height, width).transpose(2, 3).reshape(-1, down * height, across * width)
@@ -155,8 +155,8 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 def _all_pixels(logits: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """:func:`upsampled_classes` by the logits of all pixels."""
     kind = torch.uint8 if logits.shape[1] <= 256 else torch.int32
-    some = max(1, _PIXELS // (logits.shape[1] * size[0] * size[1]))
-    parts = (interpolate(part, size=size, mode="bilinear") for part in torch.split(logits, some))
+    step = max(1, _PIXELS // (logits.shape[1] * size[0] * size[1]))
+    parts = (interpolate(part, size=size, mode="bilinear") for part in torch.split(logits, step))
     return torch.cat([part.argmax(1).to(kind) for part in parts])
 
 
@@ -173,5 +173,5 @@ def upsampled_classes(logits: torch.Tensor, size: tuple[int, int]) -> torch.Tens
     rows, columns = (_blocks(n, cells, logits.device) for n, cells in zip(size, logits.shape[-2:], strict=True))
     kind = torch.uint8 if logits.shape[1] <= 256 else torch.int32
     values = logits.shape[1] * len(rows.ends) * len(columns.ends)
-    some = max(1, _CORNERS // values)
-    return torch.cat([_few_classes(part, rows, columns, kind) for part in torch.split(logits, some)])
+    step = max(1, _CORNERS // values)
+    return torch.cat([_few_classes(part, rows, columns, kind) for part in torch.split(logits, step)])

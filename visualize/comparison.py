@@ -204,10 +204,10 @@ def judged_scores(first: NetworkScores, second: NetworkScores, margin: float = 0
     None where neither records nor intervals nor seeds say how sure the difference is.
     """
     now, other, before, other_before = aligned(first.now, second.now, first.before, second.before)
-    found = difference([replace(score, value=score.value + margin / 100) for score in now], other)
-    if len(now) == len(other) == 1 and not found.n and math.isnan(found.low):
+    gap = difference([replace(score, value=score.value + margin / 100) for score in now], other)
+    if len(now) == len(other) == 1 and not gap.n and math.isnan(gap.low):
         return None
-    return Judgement(found, gain_of(*((now, before) if found.value > 0 else (other, other_before))))
+    return Judgement(gap, gain_of(*((now, before) if gap.value > 0 else (other, other_before))))
 
 
 def is_dead(now: Sequence[Score], before: Sequence[Score]) -> bool:

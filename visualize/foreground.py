@@ -90,7 +90,7 @@ class OutlierCount:
 def count_outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> OutlierCount:
     """:class:`OutlierCount` of the tokens (h, w, C) of images at one block."""
     norms = np.concatenate([np.linalg.norm(np.asarray(tokens, np.float64), axis=-1).ravel() for tokens in images])
-    found = np.concatenate([outlying.ravel() for outlying in outliers(images, times)])
+    lies_out = np.concatenate([outlying.ravel() for outlying in outliers(images, times)])
     median = float(np.median(norms))
     ratio = float(norms.max()) / median if median else 0.0
-    return OutlierCount(float(found.mean()), float(norms[found].mean()) if found.any() else 0.0, median, ratio)
+    return OutlierCount(float(lies_out.mean()), float(norms[lies_out].mean()) if lies_out.any() else 0.0, median, ratio)

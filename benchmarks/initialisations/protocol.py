@@ -97,7 +97,7 @@ class Scenes:
     def tokens(self, backbone: Backbone) -> LabelledTokens:
         """Patches of all blocks after the last norm."""
         blocks = range(1, backbone.depth + 1)
-        parts = [backbone.layers(some, blocks, norm="final") for some in self.images.split(100)]
+        parts = [backbone.layers(pixels, blocks, norm="final") for pixels in self.images.split(100)]
         stacked = {block: torch.cat([part[block].tokens for part in parts]).numpy() for block in blocks}
         grid = (SIDE // PATCH, SIDE // PATCH)
         return LabelledTokens(stacked, self.labels.__getitem__, grid, self.classes, len(self.labels))
@@ -177,7 +177,7 @@ def measure(model: VisionTransformer, data: Data) -> dict[str, Any]:
 def features(model: VisionTransformer, part: Pixels) -> Tensor:
     """CLS tokens after the last norm (n, 96)."""
     rows = torch.arange(len(part.labels)).split(256)
-    return torch.cat([model.forward_features(part.inputs(some))[:, 0] for some in rows])
+    return torch.cat([model.forward_features(part.inputs(index))[:, 0] for index in rows])
 
 
 def accuracy(model: VisionTransformer, part: Pixels) -> float:

@@ -124,14 +124,14 @@ def _on_photographs(args: Args) -> int:
             paths = inspection.photographs(args.data, inspection.CALIBRATION)
             known = inspection.inputs_of(backbone, paths, args.size)
         scores += inspection.quantised_scores(backbone, measures, known, precisions)
-    found = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
+    report = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
     if args.out:
         out = Path(args.out)
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "inside.json", found)
+        write_json(out / "inside.json", report)
         inspection.draw(result, out)
     if args.json:
-        print_json(found)
+        print_json(report)
     else:
         print(inspection.inside_text(result, scores))
     return 0

@@ -74,8 +74,8 @@ def _check_torch() -> None:
         problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
         if problem is not None:
             raise problem
-    found = find_spec("torch")
-    build = runpy.run_path(str(Path(str(found.origin)).parent / "version.py")) if found else {}
+    spec = find_spec("torch")
+    build = runpy.run_path(str(Path(str(spec.origin)).parent / "version.py")) if spec else {}
     if build.get("cuda") is None and build.get("hip") is None:
         log.warning("this torch is built for the CPU alone: jobs on GPUs need another, see docs/cluster.md, Drivers")
 

@@ -33,14 +33,14 @@ def cuts(args: Args) -> int:
     out, taus = Path(args.out), _taus(args.tau)
     if out.suffix not in {".png", ".pdf"}:
         raise ConfigError(f"--out {out}: ends neither in .png nor in .pdf")
-    found = draw_cuts(args.backbone, Path(args.photo), out, args.block, facets_of(args.facet), taus)
+    result = draw_cuts(args.backbone, Path(args.photo), out, args.block, facets_of(args.facet), taus)
     if args.json:
-        print_json({"figure": str(out.resolve()), **found})
+        print_json({"figure": str(out.resolve()), **result})
         return 0
     columns = ("facet", "centred", "tau", "cosine", "complete", "box", "share")
-    print_table([tuple(_cell(cut[column]) for column in columns) for cut in found["cuts"]], columns)
-    if found["agreement"] is not None:
-        print(f"cuts that are not complete agree with each other by IoU {found['agreement']:.2f} on average")
+    print_table([tuple(_cell(cut[column]) for column in columns) for cut in result["cuts"]], columns)
+    if result["agreement"] is not None:
+        print(f"cuts that are not complete agree with each other by IoU {result['agreement']:.2f} on average")
     print(f"figure: {out.resolve()}")
     return 0
 

@@ -52,8 +52,8 @@ def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
     """The best single block and the multiscale row of every model, data set and metric."""
     groups: dict[tuple[Any, ...], EvalResult] = {}
     for row in rows:
-        what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
-        key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
+        measure = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
+        key = (*measure, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
         if key not in groups or row.ranking_value > groups[key].ranking_value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]

@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
         nargs="?",
         default="compare",
         choices=PURPOSES,
-        help="; ".join(f"{name}: {what}" for name, what in PURPOSES.items()) + " (default: compare)",
+        help="; ".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items()) + " (default: compare)",
     )
     data_option(parser, "a folder of photographs, with labels or without, that the study is made for", required=False)
 

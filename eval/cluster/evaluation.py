@@ -77,12 +77,12 @@ def _fit(store: FeatureStore, config: ClusteringConfig, fit: Fit, device: torch.
     if config.method == "cosine":
         tokens = {block: store.tokens(block) for block in store.blocks}
         return cosine_clusterings(tokens, clusters, config, seed, device)
-    made = {}
+    clusterings = {}
     with Progress(f"{clusters} clusters", len(store.blocks), "blocks") as progress:
         for block in store.blocks:
-            made[block] = kmeans_clustering(store.tokens(block), clusters, config, seed, block)
+            clusterings[block] = kmeans_clustering(store.tokens(block), clusters, config, seed, block)
             progress.advance()
-    return made
+    return clusterings
 
 
 def _count(
@@ -191,9 +191,9 @@ def _recorded(
     for clusters in dict.fromkeys(number for number, _ in fits):
         of_seeds = []
         for fit in [fit for fit in fits if fit[0] == clusters]:
-            like = replace(about, seed=fit[1], protocol=f"{about.protocol}, {clusters} clusters")
+            template = replace(about, seed=fit[1], protocol=f"{about.protocol}, {clusters} clusters")
             blocks = {block: counts.of[fit, block] for block in fits[fit]}
-            rows, matches[fit] = _rows(blocks, clusters, config, like, cosines)
+            rows, matches[fit] = _rows(blocks, clusters, config, template, cosines)
             of_seeds.append(rows)
         if len(of_seeds) > 1:
             recorded += [RecordedRow(mean_row([rec.row for rec in same])) for same in zip(*of_seeds, strict=True)]
@@ -220,8 +220,8 @@ def _rows(
     }
     recorded = []
     for block, images in blocks.items():
-        like = replace(about, block=str(block), token_cosine=cosines[block])
-        recorded += segmentation_rows(like, _areas(images, chosen[block], about, config))
+        template = replace(about, block=str(block), token_cosine=cosines[block])
+        recorded += segmentation_rows(template, _areas(images, chosen[block], about, config))
     return recorded, {str(block): assigned.tolist() for block, assigned in chosen.items()}
 
 

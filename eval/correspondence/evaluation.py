@@ -75,8 +75,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     for label, place in places.items():
         recorded += _rows(place.row(row), dataset, matched[label], config)
     log_best(recorded, recorded[0].row.metric)
-    like = row.baseline(SAME_PLACE, 0.0)
-    recorded += [row for row in _rows(like, dataset, _same_place(dataset), config) if row.values is not None]
+    template = row.baseline(SAME_PLACE, 0.0)
+    recorded += [row for row in _rows(template, dataset, _same_place(dataset), config) if row.values is not None]
     write_json(given.out / "categories.json", {label: _categories(dataset, matched[label], config) for label in places})
     return write_recorded_rows(given.out, [pair.id for pair in dataset.pairs], recorded)
 
@@ -126,12 +126,12 @@ def _joined(tokens: Mapping[Layer, NDArray[np.float32]], place: Place, device: t
 
 def _same_place(dataset: KeypointDataset) -> list[Matched]:
     """The rule that looks at no image: a point is at the same share of the other image's width and height."""
-    found = []
+    predicted = []
     for pair in dataset.pairs:
         (high, wide), (other_high, other_wide) = dataset.size(pair.source), dataset.size(pair.target)
         scaled = pair.source_points * (other_wide / wide, other_high / high)
-        found.append(Matched(scaled, pair.target_points, pair.extent))
-    return found
+        predicted.append(Matched(scaled, pair.target_points, pair.extent))
+    return predicted
 
 
 def _hits(pair: KeypointPair, matched: Matched, alpha: float, strict: bool) -> Hits:
@@ -139,7 +139,7 @@ def _hits(pair: KeypointPair, matched: Matched, alpha: float, strict: bool) -> H
 
 
 def _rows(
-    like: EvalResult, dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig
+    template: EvalResult, dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig
 ) -> list[RecordedRow]:
     """Rows of every alpha: per point and per image with records, and the mean of the categories' PCK per point."""
     records, means = [], []
@@ -153,27 +153,27 @@ def _rows(
             (f"{name} per point", mean_record(right, counts)),
         ]
         categories = _by_category(dataset, hits)
-        per_category = [pck(some).per_point for some in categories.values()]
-        weights = [len(some) for some in categories.values()]
+        per_category = [pck(hits_of).per_point for hits_of in categories.values()]
+        weights = [len(hits_of) for hits_of in categories.values()]
         for how, value in (("", np.mean(per_category)), (" by pairs", np.average(per_category, weights=weights))):
-            row = replace(like, metric=f"{name} per point, mean of categories{how}", value=100 * float(value))
+            row = replace(template, metric=f"{name} per point, mean of categories{how}", value=100 * float(value))
             means.append(RecordedRow(row))
-    return mean_rows(like, records) + means
+    return mean_rows(template, records) + means
 
 
 def _by_category(dataset: KeypointDataset, hits: Sequence[Hits]) -> dict[str, list[Hits]]:
     """Hits of the pairs with a visible point, by category in alphabetical order."""
-    found: dict[str, list[Hits]] = {name: [] for name in dataset.class_names}
+    of_category: dict[str, list[Hits]] = {name: [] for name in dataset.class_names}
     for pair, pair_hits in zip(dataset.pairs, hits, strict=True):
         if len(pair_hits):
-            found[pair.category].append(pair_hits)
-    return {name: some for name, some in found.items() if some}
+            of_category[pair.category].append(pair_hits)
+    return {name: hits_of for name, hits_of in of_category.items() if hits_of}
 
 
 def _categories(dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig) -> dict[str, Any]:
     scores: dict[str, dict[str, list[float]]] = {}
     for alpha in config.alphas:
         hits = [_hits(pair, to, alpha, config.padded) for pair, to in zip(dataset.pairs, matched, strict=True)]
-        for name, some in _by_category(dataset, hits).items():
-            scores.setdefault(name, {})[f"{alpha:g}"] = list(pck(some))
+        for name, hits_of in _by_category(dataset, hits).items():
+            scores.setdefault(name, {})[f"{alpha:g}"] = list(pck(hits_of))
     return scores

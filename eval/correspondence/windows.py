@@ -96,9 +96,9 @@ class FeatureWindow:
             else:
                 held = np.memmap(Path(scratch) / "tokens", np.float32, "w+", shape=shape)
             for start in range(0, len(images), BATCH):
-                some = list(images[start : start + BATCH])
-                held[start : start + len(some)] = self._tokens(some)
-                progress.advance(len(some))
+                batch = list(images[start : start + BATCH])
+                held[start : start + len(batch)] = self._tokens(batch)
+                progress.advance(len(batch))
             yield lambda image: dict(zip(self.layers, held[place[image]], strict=True))
 
     def _tokens(self, images: Sequence[int]) -> NDArray[np.float32]:

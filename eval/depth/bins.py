@@ -83,12 +83,12 @@ def logit_gradients(
     heads, count = logits.shape[0] // len(bins), len(truth)
     z = logits.view(heads, len(bins), count, *grid)
     gradient = torch.empty_like(z)
-    some = max(1, _CHUNK[z.device.type] // (len(bins) * pooled * grid[0] * grid[1]))
+    step = max(1, _CHUNK[z.device.type] // (len(bins) * pooled * grid[0] * grid[1]))
     for at in range(0, count, pooled):
         images = slice(at, at + pooled)
         share = len(truth[images]) / count
-        for first in range(0, heads, some):
-            part = slice(first, first + some)
+        for first in range(0, heads, step):
+            part = slice(first, first + step)
             gradient[part, :, images] = share * _slope(z[part, :, images], truth[images], bins, times, variance)
     return gradient.view_as(logits)
 

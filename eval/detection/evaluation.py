@@ -46,7 +46,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     out.mkdir(parents=True, exist_ok=True)
     numbers = list(backbone.numbers) if isinstance(given.blocks, str) else list(given.blocks)
     truth = [val.outlined(i) for i in range(len(val))]
-    like = row_like(
+    template = row_like(
         given, "detection", "box AP", facet="out", norm=config.norm, protocol=config.label,
         classes=len(val.categories), resolution=f"short side {config.short_side}, long side up to {config.long_side}",
     )  # fmt: skip
@@ -54,17 +54,17 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     for block in numbers if config.trained == "each" else numbers[-1:]:
         network = copy.deepcopy(backbone) if config.fine_tune else backbone
         model = fit_detector(network, train, block, config, seed=seed, workers=workers)
-        found = _entries(find(model, val, backbone.device, workers), list(val.categories))
+        predicted = _entries(find(model, val, backbone.device, workers), list(val.categories))
         names = val.dataset.ids if val.coco is None else val.coco.numbers
-        listed = [{"image_id": names[i], **entry} for i, entries in enumerate(found) for entry in entries]
+        listed = [{"image_id": names[i], **entry} for i, entries in enumerate(predicted) for entry in entries]
         write_json(out / f"detections_block{block}.json", listed)
         save_tensors(out / f"detector_block{block}.safetensors", _state(model), {"format": "1"})
         if config.fine_tune:
             save_tensors(out / f"network_block{block}.safetensors", _state(network.model), {"format": "1"})
-        recorded += _rows(replace(like, block=str(block)), truth, found, val)
+        recorded += _rows(replace(template, block=str(block)), truth, predicted, val)
     log_best(recorded, "box AP")
-    for name, found in _baselines(train, val).items():
-        recorded += baseline_rows(name, _rows(like, truth, found, val))
+    for name, predicted in _baselines(train, val).items():
+        recorded += baseline_rows(name, _rows(template, truth, predicted, val))
     return write_recorded_rows(out, val.dataset.ids, recorded)
 
 
@@ -72,10 +72,10 @@ def _state(model: Any) -> dict[str, Any]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def _entries(found: Sequence[Found], categories: Sequence[Any]) -> Entries:
+def _entries(detections: Sequence[Found], categories: Sequence[Any]) -> Entries:
     """What was found in every image, as COCO's results have it: boxes x y w h to a hundredth of a pixel."""
     entries: Entries = []
-    for image in found:
+    for image in detections:
         sides = np.concatenate([image.boxes[:, :2], image.boxes[:, 2:] - image.boxes[:, :2]], 1).round(2).tolist()
         outlines: Sequence[Any] = image.outlines or [None] * len(sides)
         entries.append(
@@ -95,17 +95,17 @@ def _entry(category: Any, box: Sequence[float], runs: Mapping[str, Any] | None, 
     return {**entry, "segmentation": {**runs, "counts": counts.decode() if isinstance(counts, bytes) else counts}}
 
 
-def _rows(like: EvalResult, truth: Entries, found: Entries, val: Objects) -> list[RecordedRow]:
+def _rows(template: EvalResult, truth: Entries, predicted: Entries, val: Objects) -> list[RecordedRow]:
     """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
     rows = []
     for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
-        sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in found]
+        sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in predicted]
         matches = match(truth, sized, list(val.categories), kind)
-        intervals = matches.intervals(like.seed)
+        intervals = matches.intervals(template.seed)
         for part in PARTS:
             low, high = (100 * end for end in intervals[part])
             value = 100 * matches.ap(part)
-            rows.append(RecordedRow(replace(like, metric=f"{what} {part}", value=value, low=low, high=high)))
+            rows.append(RecordedRow(replace(template, metric=f"{what} {part}", value=value, low=low, high=high)))
     return rows
 
 
@@ -120,12 +120,12 @@ def _baselines(train: Objects, val: Objects) -> dict[str, Entries]:
         for entry in train.entries(i):
             often[entry["category_id"]] += not entry["iscrowd"]
     total, likeliest = max(1, sum(often.values())), sorted(often, key=lambda category: -often[category])[:MOST]
-    found: dict[str, Entries] = {name: [] for name in BOXES}
+    baselines: dict[str, Entries] = {name: [] for name in BOXES}
     for i in range(len(val)):
         size = val.size(i)
         masks = boxes_as_masks(size)
         for name, rule in BOXES.items():
             x1, y1, x2, y2 = rule(*size)
             box, runs = (x1, y1, x2 - x1, y2 - y1), None if val.coco is None else outline(masks[name])
-            found[name].append([_entry(category, box, runs, often[category] / total) for category in likeliest])
-    return found
+            baselines[name].append([_entry(category, box, runs, often[category] / total) for category in likeliest])
+    return baselines

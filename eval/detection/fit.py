@@ -106,10 +106,10 @@ def _check_finite(finite: Tensor, block: int, done: int) -> None:
 @torch.no_grad()
 def find(model: FasterRCNN, objects: Objects, device: torch.device, workers: int = 0) -> list[Found]:
     """What the detector finds in every image, at most 100 objects each, in pixels of the image."""
-    found = []
+    detections = []
     for _, pixels in read_ahead("detection", range(len(objects)), objects.pixels, workers):
         image = torch.from_numpy(pixels).permute(2, 0, 1).to(device).float() / 255
         seen: dict[str, Any] = {key: tensor.cpu().numpy() for key, tensor in model([image])[0].items()}
         outlines = [outline(mask[0] > 0.5) for mask in seen["masks"]] if "masks" in seen else None
-        found.append(Found(seen["boxes"].astype(np.float64), seen["scores"], seen["labels"] - 1, outlines))
-    return found
+        detections.append(Found(seen["boxes"].astype(np.float64), seen["scores"], seen["labels"] - 1, outlines))
+    return detections

@@ -72,9 +72,9 @@ def _resampled(kind: _OfClass, times: F64) -> F64:
     return np.stack(rows)
 
 
-def match(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> MatchedClasses:
+def match(truth: Entries, predicted: Entries, classes: Sequence[Any], kind: str) -> MatchedClasses:
     """Match what is found in n images to their objects (:func:`eval.objects.scores.coco_evaluation`)."""
-    evaluation = coco_evaluation(truth, found, classes, kind)
+    evaluation = coco_evaluation(truth, predicted, classes, kind)
     precision = evaluation.eval["precision"][..., 0, 0].mean(1)  # (overlaps, classes), -1 without an object
     each = len(truth)
     of_classes = [evaluation.evalImgs[at * each : (at + 1) * each] for at in range(len(classes))]

@@ -108,10 +108,10 @@ def knn_of_parts(
         of = torch.from_numpy(labels).to(queries.device)
         step = max(1, _CHUNK_ELEMENTS // (shape[0] * len(labels)))
         for start in range(0, shape[1], step):
-            some = slice(start, start + step)
-            cosines, where = nearest(queries[:, some])
-            similar[:, some], chosen = torch.cat([similar[:, some], cosines], -1).topk(most, dim=-1)
-            votes_for[:, some] = torch.cat([votes_for[:, some], of[where]], -1).gather(-1, chosen)
+            chunk = slice(start, start + step)
+            cosines, where = nearest(queries[:, chunk])
+            similar[:, chunk], chosen = torch.cat([similar[:, chunk], cosines], -1).topk(most, dim=-1)
+            votes_for[:, chunk] = torch.cat([votes_for[:, chunk], of[where]], -1).gather(-1, chosen)
     if not 1 <= min(ks) <= most <= seen:
         raise _too_many(ks, seen)
     return _winners(similar, votes_for, ks, temperature, classes)

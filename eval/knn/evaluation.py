@@ -43,11 +43,11 @@ def _predicted(
     together = max(1, memory_limit() // 2 // size)
     parts = [
         knn_predictions(
-            _features(train, some, device), labels, _features(val, some, device), config.k, config.temperature,
+            _features(train, blocks, device), labels, _features(val, blocks, device), config.k, config.temperature,
             backend=config.backend,
         )
         for at in range(0, len(val.blocks), together)
-        for some in [val.blocks[at : at + together]]
+        for blocks in [val.blocks[at : at + together]]
     ]  # fmt: skip
     return {k: np.concatenate([part[k] for part in parts]) for k in config.k}
 
@@ -59,8 +59,8 @@ def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device
     for part in train.parts():
         of = labels[[place[name] for name in part.ids]]
         for at in range(0, len(of), step):
-            some = slice(at, at + step)
-            yield _features(part, part.blocks, device, some), of[some]
+            chunk = slice(at, at + step)
+            yield _features(part, part.blocks, device, chunk), of[chunk]
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:
@@ -82,9 +82,9 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         parts, tested = _in_parts(train, labels, device), _features(val, val.blocks, device)
         predicted = knn_of_parts(parts, classes, tested, config.k, config.temperature, config.backend)
     protocol = f"dino k-NN, temperature {config.temperature:g}" + (", ivf index" if config.backend == "ivf" else "")
-    like = row_like(given, "knn", split="val", protocol=protocol, classes=classes)
+    template = row_like(given, "knn", split="val", protocol=protocol, classes=classes)
     recorded = [
-        hits_row(replace(like, metric=f"accuracy_k{k}", block=str(block)), predicted[k][i] == truth)
+        hits_row(replace(template, metric=f"accuracy_k{k}", block=str(block)), predicted[k][i] == truth)
         for i, block in enumerate(val.blocks)
         for k in config.k
     ]

@@ -73,18 +73,18 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         score_heads(heads, train, held, "held-out", workers) if len(held) else None,
         score_heads(heads, val, np.arange(len(val)), "validation", workers),
     )
-    like = row_like(
+    template = row_like(
         given, "linear", split=given.settings.val_split, norm=config.norm, protocol=config.label,
         resolution=f"{config.size} center_crop", classes=len(train.class_names),
     )  # fmt: skip
-    recorded = _rows(measured, like)
+    recorded = _rows(measured, template)
     log_best(recorded, "top1")
-    recorded += classification_baselines(train.labels, val.labels, like.classes, replace(like, metric="top1"))
+    recorded += classification_baselines(train.labels, val.labels, template.classes, replace(template, metric="top1"))
     _save(given.out, measured, config, seed)
     return write_recorded_rows(given.out, val.ids, recorded)
 
 
-def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
+def _rows(measured: _Measured, template: EvalResult) -> list[RecordedRow]:
     stack = measured.heads.stack
     recorded: list[RecordedRow] = []
     for groups in measured.spans.values():
@@ -93,15 +93,15 @@ def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
         chosen = best if measured.heldout is None else measured.best(groups, measured.heldout)
         held = None if measured.heldout is None else 100 * float(measured.heldout.first[chosen].mean())
         keys = stack.groups[groups[0]]
-        template = replace(read_like(like, keys), block=span_of(keys))
+        of_span = replace(read_like(template, keys), block=span_of(keys))
         trials = Trials(chosen, best, several, held)
-        recorded += chosen_rows(template, lambda row, trial: _accuracies(row, measured.scored, trial), trials)
+        recorded += chosen_rows(of_span, lambda row, trial: _accuracies(row, measured.scored, trial), trials)
     return recorded
 
 
-def _accuracies(like: EvalResult, hits: LinearHits, trial: Trial) -> list[RecordedRow]:
-    rows = [hits_row(replace(like, metric="top1"), hits.first[trial])]
-    return rows + ([hits_row(replace(like, metric="top5"), hits.five[trial])] if like.classes >= 5 else [])
+def _accuracies(template: EvalResult, hits: LinearHits, trial: Trial) -> list[RecordedRow]:
+    rows = [hits_row(replace(template, metric="top1"), hits.first[trial])]
+    return rows + ([hits_row(replace(template, metric="top5"), hits.five[trial])] if template.classes >= 5 else [])
 
 
 def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> None:

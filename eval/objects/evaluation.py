@@ -123,7 +123,7 @@ class _Found:
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, _ImageObjects]]]:
             for item, objects in each_graph(
-                part, groups, lambda some: _cut(part, some, config, device), device, workers
+                part, groups, lambda batch: _cut(part, batch, config, device), device, workers
             ):
                 yield item.image, (groups.index((item.blocks[0],)), objects)
 
@@ -182,54 +182,58 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     where = places(store, dataset)
     truth = [dataset.boxes(i) for i in where]
     out.mkdir(parents=True, exist_ok=True)
-    found = _Found(store, config, out)
-    found.cut_all(config, choose_device(given.device), given.workers)
-    boxes = [[found.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
+    predicted = _Found(store, config, out)
+    predicted.cut_all(config, choose_device(given.device), given.workers)
+    boxes = [[predicted.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
     by_image = {
         name: {str(block): of_block[i].tolist() for block, of_block in zip(store.blocks, boxes, strict=True)}
         for i, name in enumerate(store.ids)
     }
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
-    like = row_like(given, "objects", "AP50", protocol=config.label)
-    gone = [degeneracy(*cut) for cut in zip(found.degenerate, found.complete, found.cosines, strict=True)]
-    likes = [replace(like, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
-    recorded = [row for like, pred in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(pred, truth))]
+    template = row_like(given, "objects", "AP50", protocol=config.label)
+    gone = [degeneracy(*cut) for cut in zip(predicted.degenerate, predicted.complete, predicted.cosines, strict=True)]
+    rows = [replace(template, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
+    recorded: list[RecordedRow] = []
+    for row, of_block in zip(rows, boxes, strict=True):
+        recorded += _rows(row, match_boxes(of_block, truth))
     for name, rule in BOXES.items():
         same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
-        recorded += baseline_rows(name, _rows(like, match_boxes(same, truth)))
+        recorded += baseline_rows(name, _rows(template, match_boxes(same, truth)))
     if config.masks and outlined is not None:
-        recorded += _mask_rows(found, [outlined.masks(i) for i in where], likes, like)
+        recorded += _mask_rows(predicted, [outlined.masks(i) for i in where], rows, template)
     log_best(recorded, "AP50")
-    found.files.finish()
+    predicted.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
 def _mask_rows(
-    found: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], likes: Sequence[EvalResult], like: EvalResult
+    found: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], rows: Sequence[EvalResult], template: EvalResult
 ) -> list[RecordedRow]:
     """The same rows of objects as masks: of every block, then of the baselines' boxes."""
     features = found.features
     truth = [[outline(mask) for mask in image_masks] for image_masks in masks]
     recorded: list[RecordedRow] = []
-    for number, about in enumerate(likes):
+    for number, about in enumerate(rows):
         predicted = [found.outlines(number, i) for i in range(len(features))]
         recorded += _rows(about, match_masks(predicted, truth), "mask ")
     for name in BOXES:
         same = [[outline(boxes_as_masks(features.image_size(i))[name])] for i in range(len(features))]
-        recorded += baseline_rows(name, _rows(like, match_masks(same, truth), "mask "))
+        recorded += baseline_rows(name, _rows(template, match_masks(same, truth), "mask "))
     return recorded
 
 
-def _rows(like: EvalResult, matched: MatchedBoxes, what: str = "") -> list[RecordedRow]:
+def _rows(template: EvalResult, matched: MatchedBoxes, kind: str = "") -> list[RecordedRow]:
     """Rows of AP50, AP and AR100 with their intervals; AR alone is a sum over images, and has records."""
     first, every, recalled = slice(0, 1), slice(None), matched.recalled
     measured = (
-        ("AP50", matched.ap[0], matched.ap_interval(first, like.seed), None),
-        ("AP", matched.ap.mean(), matched.ap_interval(every, like.seed), None),
+        ("AP50", matched.ap[0], matched.ap_interval(first, template.seed), None),
+        ("AP", matched.ap.mean(), matched.ap_interval(every, template.seed), None),
         ("AR100", matched.ar.mean(), interval(recalled), recalled),
     )
     return [
-        RecordedRow(replace(like, metric=what + metric, value=100 * float(value), low=100 * low, high=100 * high), n)
+        RecordedRow(
+            replace(template, metric=kind + metric, value=100 * float(value), low=100 * low, high=100 * high), n
+        )
         for metric, value, (low, high), n in measured
     ]

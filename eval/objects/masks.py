@@ -80,8 +80,8 @@ def cut_masks(
     for number in range(rounds):
         if todo:
             which = torch.tensor(todo, device=similarity.device)
-            some = similarity if len(todo) == len(grids) else similarity[which]
-            vectors |= dict(zip(todo, cut_vectors(build_graphs(some, tau, eps)), strict=True))
+            affinity = similarity if len(todo) == len(grids) else similarity[which]
+            vectors |= dict(zip(todo, cut_vectors(build_graphs(affinity, tau, eps)), strict=True))
         todo = []
         for i, grid in enumerate(grids):
             cut = _round(vectors[i], grid, found[i])

@@ -109,14 +109,14 @@ def _mask(outline: Outline) -> dict[str, Any]:
     return {**_ALIKE, "segmentation": outline, "area": float(area(outline)), "bbox": toBbox(outline).tolist()}
 
 
-def coco_evaluation(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> COCOeval:
+def coco_evaluation(truth: Entries, predicted: Entries, classes: Sequence[Any], kind: str) -> COCOeval:
     """pycocotools' evaluation of what is found in n images by their objects, both as COCO's entries.
 
     An entry has ``bbox``, ``segmentation``, ``area``, ``category_id`` and ``iscrowd`` (0 if absent), and ``score`` if
     it is found. ``kind`` is ``bbox`` or ``segm``. The 100 best of an image count, objects of every size.
     """
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
-        evaluation = COCOeval(_coco(truth, classes), _coco(found, classes), kind)
+        evaluation = COCOeval(_coco(truth, classes), _coco(predicted, classes), kind)
         parameters = evaluation.params
         parameters.maxDets, parameters.areaRng, parameters.areaRngLbl = [MOST], [[0, math.inf]], ["all"]
         evaluation.evaluate()
@@ -126,15 +126,15 @@ def coco_evaluation(truth: Entries, found: Entries, classes: Sequence[Any], kind
 
 def _coco(entries: Entries, classes: Sequence[Any]) -> COCO:
     """Entries of images as pycocotools has them; their ids begin with 1, as 0 means none there."""
-    made = COCO()
+    coco = COCO()
     images = [{"id": i, "height": 0, "width": 0} for i in range(len(entries))]  # outlines have their size
-    made.dataset = {"images": images, "categories": [{"id": category} for category in classes], "annotations": []}
+    coco.dataset = {"images": images, "categories": [{"id": category} for category in classes], "annotations": []}
     for image, image_entries in enumerate(entries):
         for entry in image_entries:
-            number = len(made.dataset["annotations"]) + 1
-            made.dataset["annotations"].append({"iscrowd": 0, **entry, "image_id": image, "id": number})
-    made.createIndex()
-    return made
+            number = len(coco.dataset["annotations"]) + 1
+            coco.dataset["annotations"].append({"iscrowd": 0, **entry, "image_id": image, "id": number})
+    coco.createIndex()
+    return coco
 
 
 def _matched(predicted: Entries, truth: Entries, kind: str) -> MatchedBoxes:

@@ -71,7 +71,7 @@ class _Images:
             return
         agree(hash_of([str(path) for path in self.paths]), "images of the online evaluation")
         batches = range(here.rank * _BATCH, len(self.paths), here.size * _BATCH)
-        mine = [i for start in batches for i in range(start, min(start + _BATCH, len(self.paths)))]
+        indices = [i for start in batches for i in range(start, min(start + _BATCH, len(self.paths)))]
 
         def read_image(i: int) -> torch.Tensor | str:
             try:
@@ -81,7 +81,7 @@ class _Images:
                 return str(error)
 
         with ThreadPoolExecutor(_READERS) as pool:
-            decoded = dict(zip(mine, pool.map(read_image, mine), strict=True))
+            decoded = dict(zip(indices, pool.map(read_image, indices), strict=True))
         faults = [fault for part in gather([v for v in decoded.values() if isinstance(v, str)]) for fault in part]
         if faults and here.is_main:
             log.warning("online evaluation: %d images left out, such as %s", len(faults), faults[0])

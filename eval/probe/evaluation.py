@@ -70,13 +70,13 @@ def _pixel_probes(
     tokens = [pixel_tokens(part, places(store, part), store.transform, store.patch_size) for store, part in pairs]
     rates = sorted({*config.learning_rates, *(times * max(config.learning_rates) for times in (3, 10))})
     recipe = config.model_copy(update={"learning_rates": tuple(rates)})
-    found = {}
+    by_name = {}
     for name in PIXEL_FEATURES:
         of_train, of_val = (
-            replace(data, tokens={1: made[name]}) for data, made in zip((train, val), tokens, strict=True)
+            replace(data, tokens={1: pixels[name]}) for data, pixels in zip((train, val), tokens, strict=True)
         )
-        (found[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, given.seed, device)
-    return found
+        (by_name[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, given.seed, device)
+    return by_name
 
 
 def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:

@@ -102,8 +102,8 @@ def score_heads(
                 pairs *= finite[group, :, None]
                 counts[group] += pairs.sum(0)
                 if chosen:
-                    mine = pairs[:, chosen[group]].view(n, classes + 1, classes)[:, :-1]
-                    parts = mine.diagonal(dim1=1, dim2=2), mine.sum(1), mine.sum(2)
+                    of_group = pairs[:, chosen[group]].view(n, classes + 1, classes)[:, :-1]
+                    parts = of_group.diagonal(dim1=1, dim2=2), of_group.sum(1), of_group.sum(2)
                     areas[group, where] = torch.stack(parts, 1).to(torch.int32)
             progress.advance(n)
     return [[_scores(part, classes) for part in head_counts] for head_counts in counts.cpu()], areas.cpu().numpy()
@@ -240,12 +240,12 @@ def choose_and_score(
     val = open_val()
     on_val, areas = score_heads(stack, val, np.arange(val.data.count), "validation", chosen)
     results = []
-    for g, (group, mine) in enumerate(zip(stack.groups, chosen, strict=True)):
+    for g, (group, slots) in enumerate(zip(stack.groups, chosen, strict=True)):
         best = _best(on_val[g])
         heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
-        weights, bias = stack.folded(g, mine, train.constants())
+        weights, bias = stack.folded(g, slots, train.constants())
         head = LinearHead({block: weights[norm, block] for norm, block in group}, bias)
-        scores = (mine, on_val[g][mine], best, on_val[g][best])
+        scores = (slots, on_val[g][slots], best, on_val[g][best])
         blocks, trials = tuple(block for _, block in group), tuple(zip(stack.rates, stack.decays, strict=True))
         results.append(ProbeResult(blocks, group[0][0], trials, heldout, validation, *scores, head, areas[g]))
     return results

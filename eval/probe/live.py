@@ -156,9 +156,9 @@ class LiveTokenLoader:
                 together = np.stack([labels[i] for i in places])
                 # A list as index would be copied to a GPU with the host waiting for it.
                 where = torch.tensor(places).to(self.device, non_blocking=True)
-                mine = {key: x.view(-1, count, *x.shape[1:])[where].flatten(0, 2) for key, x in normalised.items()}
+                flipped = {key: x.view(-1, count, *x.shape[1:])[where].flatten(0, 2) for key, x in normalised.items()}
                 classes = self._to_classes(grid, together.shape[1:], read[places[0]][2])
-                yield ScoredBatch(positions[places], together, mine, classes)
+                yield ScoredBatch(positions[places], together, flipped, classes)
 
     def _image(self, row: int) -> torch.Tensor:
         return torch.from_numpy(read_image(self.dataset.path(row))).permute(2, 0, 1)
@@ -198,7 +198,7 @@ class LiveTokenLoader:
     def _all_tokens(self, views: torch.Tensor) -> tuple[dict[Key, torch.Tensor], Grid]:
         """Tokens (m, T, C) of uint8 views (m, 3, h, w), a bounded number at a time."""
         size = (views.shape[2], views.shape[3])
-        parts = [self._tokens(self._input(list(some), *size)) for some in torch.split(views, _VIEWS)]
+        parts = [self._tokens(self._input(list(chunk), *size)) for chunk in torch.split(views, _VIEWS)]
         return {key: torch.cat([tokens[key] for tokens, _ in parts]) for key in self.keys}, parts[0][1]
 
     def _tokens(self, pixels: torch.Tensor) -> tuple[dict[Key, torch.Tensor], Grid]:

@@ -126,11 +126,11 @@ class StoredTokenLoader:
 
     def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
         for at in range(0, len(rows), _LABELS):
-            some = rows[at : at + _LABELS]
-            labels = [self.data.checked_label(int(row)) for row in some]
+            chunk = rows[at : at + _LABELS]
+            labels = [self.data.checked_label(int(row)) for row in chunk]
             for places in of_one_size(labels, _IMAGES[self.device.type]):
                 together = np.stack([labels[i] for i in places])
-                tokens = self._tokens.batch(some[places])
+                tokens = self._tokens.batch(chunk[places])
                 yield ScoredBatch(at + places, together, tokens, upsampling(self.data.grid, together.shape[1:]))
         self._tokens.check()
 

@@ -53,8 +53,8 @@ def publish(
         store = given.features["val"]
         about = {"facet": store.facet, "resolution": f"{store.transform.label}, scored at label size"}
     protocol = f"{config.label}, fitted on {train_set.list_name}"
-    like = row_like(given, "probe", "mIoU", n=val.count, classes=val_set.num_classes, protocol=protocol, **about)
-    fitted_rows = [[row for result in results for row in _rows(result, like, cosines)] for results in fits]
+    template = row_like(given, "probe", "mIoU", n=val.count, classes=val_set.num_classes, protocol=protocol, **about)
+    fitted_rows = [[row for result in results for row in _rows(result, template, cosines)] for results in fits]
     recorded = fitted_rows[0]
     if len(fits) > 1:
         recorded = [RecordedRow(mean_row([record.row for record in same])) for same in zip(*fitted_rows, strict=True)]
@@ -98,14 +98,14 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
-def _rows(result: ProbeResult, like: EvalResult, cosines: Mapping[Key, float]) -> list[RecordedRow]:
+def _rows(result: ProbeResult, template: EvalResult, cosines: Mapping[Key, float]) -> list[RecordedRow]:
     """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
     facet, _, norm = result.norm.rpartition(" ")
-    like = replace(like, block=result.name, norm=norm, facet=facet or like.facet)
-    miou, *others = segmentation_rows(like, result.areas)
+    template = replace(template, block=result.name, norm=norm, facet=facet or template.facet)
+    miou, *others = segmentation_rows(template, result.areas)
     miou = replace(miou, row=replace(miou.row, heldout=100 * result.heldout[result.chosen]))
     of_blocks = [cosines[result.norm, block] for block in result.blocks if (result.norm, block) in cosines]
     if len(of_blocks) == 1:
         miou = replace(miou, row=replace(miou.row, token_cosine=of_blocks[0]))
-    best = replace(like, value=100 * result.best_scores.miou, note="best on validation")
+    best = replace(template, value=100 * result.best_scores.miou, note="best on validation")
     return [miou, *others, RecordedRow(best)]

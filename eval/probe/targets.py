@@ -131,8 +131,8 @@ class CachedTargets:
             self._all = self._make(rows)
 
     def _make(self, rows: NDArray[np.int64]) -> Targets:
-        made = make_targets(self._label, rows.tolist(), self._classes, self._grid, self._refine)
-        return made.to(self._device)
+        targets = make_targets(self._label, rows.tolist(), self._classes, self._grid, self._refine)
+        return targets.to(self._device)
 
     def batch(self, rows: NDArray[np.int64]) -> Targets:
         """Return those of ``rows``, which must be among the first ones."""

@@ -91,17 +91,17 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     config: RetrievalConfig = given.settings
     stores, sets = given.features, given.labels
     train, val = LabelledTokens.pair(stores["train"], stores["val"], sets["train"], sets["val"])
-    like = row_like(
+    template = row_like(
         given, "retrieve", "mIoU", protocol=config.label, classes=val.num_classes,
         resolution=f"{stores['val'].transform.label}, scored at label size",
     )  # fmt: skip
     ids, lists = stores["train"].ids, {name: draw.ids for name, draw in sets.items() if name not in {"train", "val"}}
-    of_all = Draw(sets["train"].list_name, np.arange(train.count), like.seed, "")
+    of_all = Draw(sets["train"].list_name, np.arange(train.count), template.seed, "")
     few = draws(config, sets["train"], ids, train.pixels_per_image(), lists) if config.few or lists else []
     memories = {subset: remember(train, ids, config.memory, given.seed, subset.images) for subset in (of_all, *few)}
     if config.k > (least := min(len(memory.images) for memory in memories.values())):
         raise ConfigError(f"k: {config.k} neighbours were asked of {least} remembered patches")
-    rows = _rows_of_draws(train, val, stores["train"], memories, like, given)
+    rows = _rows_of_draws(train, val, stores["train"], memories, template, given)
     recorded = [row for of_block in rows.pop(of_all) for row in of_block]
     log_best(recorded, "mIoU")
     recorded += _means(rows)
@@ -115,10 +115,10 @@ def _rows_of_draws(
     val: LabelledTokens,
     train_store: FeatureSet,
     memories: Mapping[Draw, Memory],
-    like: EvalResult,
+    template: EvalResult,
     given: TaskInputs,
 ) -> dict[Draw, list[list[RecordedRow]]]:
-    """The rows of every block, otherwise as ``like``, with each memory; of windows one pass serves all of them."""
+    """The rows of every block, otherwise as ``template``, with each memory; of windows one pass serves all of them."""
     rows: dict[Draw, list[list[RecordedRow]]] = {draw: [] for draw in memories}
     device = choose_device(given.device)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -126,11 +126,11 @@ def _rows_of_draws(
         every, places_of = together(list(memories.values()))
         kept = {} if train.tokens else remembered_tokens(train_store, every, Path(scratch))
         for block in val.tokens:
-            about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], device))
+            about = replace(template, block=str(block), token_cosine=token_cosine(val.tokens[block], device))
             for (draw, memory), where in zip(memories.items(), places_of, strict=True):
                 read = replace(train, tokens={block: kept[block][where]}) if kept else train
                 areas = retrieve(read, val, memory, block, given.settings, device)
-                protocol = f"{like.protocol}, of {draw.part}"
+                protocol = f"{template.protocol}, of {draw.part}"
                 of_draw = replace(about, protocol=protocol, seed=draw.seed, note=draw.note)
                 rows[draw].append(segmentation_rows(of_draw, areas))
     return rows

@@ -70,7 +70,7 @@ def draws(
     ``ids`` are the training images, ``pixels`` (N, K) their labelled pixels by class, ``lists`` ids by name. Raises
     :class:`DataError` for a list that names another image, and if no class has an image.
     """
-    found: list[Draw] = []
+    drawn_subsets: list[Draw] = []
     if config.few:
         counted = [number for number, name in enumerate(dataset.class_names) if name != BACKGROUND]
         has = pixels[:, counted] > 0
@@ -81,13 +81,13 @@ def draws(
             sizes = [len(drawn[seed][n]) for seed in config.draws]
             said = str(sizes[0]) if len(set(sizes)) == 1 else f"{min(sizes)} to {max(sizes)}"
             part = f"1/{n} of {dataset.list_name} by class ({said} images)"
-            found += [Draw(part, drawn[seed][n], seed, f"seed {seed}") for seed in config.draws]
+            drawn_subsets += [Draw(part, drawn[seed][n], seed, f"seed {seed}") for seed in config.draws]
     where = {name: i for i, name in enumerate(ids)}
     for name, listed in sorted(lists.items(), key=lambda item: -len(item[1])):
         if foreign := [name for name in listed if name not in where]:
             raise DataError(f"list {name}: image {foreign[0]!r} is not in {dataset.name} {dataset.list_name}")
         part = f"lists of {len(listed)} images of {dataset.list_name}"
-        number = sum(draw.part == part for draw in found) + 1
+        number = sum(draw.part == part for draw in drawn_subsets) + 1
         images = np.array(sorted(where[name] for name in listed))
-        found.append(Draw(part, images, number, f"{name}, seed {number}"))
-    return found
+        drawn_subsets.append(Draw(part, images, number, f"{name}, seed {number}"))
+    return drawn_subsets

@@ -164,4 +164,4 @@ def mix_labels(
     rows = torch.from_numpy(where).to(labels.device, non_blocking=True)
     step = max(1, BATCH_VALUES // (where.shape[1] * labels.shape[1]))
     parts = zip(torch.split(weights, step), torch.split(rows, step), strict=True)
-    return torch.cat([torch.einsum("qk,qkc->qc", some, labels[chosen]) for some, chosen in parts])
+    return torch.cat([torch.einsum("qk,qkc->qc", weights, labels[chosen]) for weights, chosen in parts])

@@ -106,7 +106,7 @@ def _score(
     size = truth.shape[0], truth.shape[1]
     masks = _at_size(cuts.of(i), size)
     others = list(boxes_as_masks(size).values())
-    cut = [some[i] for some in pixels.values()]
+    cut = [cuts[i] for cuts in pixels.values()]
     others += [np.ones(size, np.bool_) if c is None else _at_size(c.component[None], size)[0] for c in cut]
     counts = count_masks(np.concatenate([masks, np.stack(others)]), truth)
     plain = np.stack([counts.f, counts.iou, counts.accuracy])
@@ -149,8 +149,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     pixels = cut_pixels(dataset, where, store, config.tau, config.eps, workers) if config.pixels else {}
     scores = _score_all(cuts, dataset, where, config.solver, pixels, out, workers)
     scored_at = f"{store.transform.label}, scored at image size"
-    like = row_like(given, "saliency", "maxF", protocol=config.label, resolution=scored_at)
-    recorded = _recorded(cuts, scores, like, config.solver, [*BOXES, *pixels])
+    template = row_like(given, "saliency", "maxF", protocol=config.label, resolution=scored_at)
+    recorded = _recorded(cuts, scores, template, config.solver, [*BOXES, *pixels])
     log_best(recorded, "maxF")
     cuts.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
@@ -195,31 +195,30 @@ def _score_all(
 
 
 def _recorded(
-    cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool, baselines: Sequence[str]
+    cuts: _Cuts, scores: _Scores, template: EvalResult, solver: bool, baselines: Sequence[str]
 ) -> list[RecordedRow]:
     """Rows of every block, of the masks and after the solver, then of the baselines."""
     recorded: list[RecordedRow] = []
     blocks, plain = cuts.features.blocks, scores.plain
     for number, block in enumerate(blocks):
-        about = replace(
-            like, block=str(block), **degeneracy(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
-        )
+        said = degeneracy(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
+        about = replace(template, block=str(block), **said)
         recorded += _rows(about, plain[:, 0, number], plain[:, 1:, number])
         if solver:
             curve = scores.curves[number]
             best = curve[:, curve.mean(0, dtype=np.float64).argmax()].astype(np.float64)
-            about = replace(about, protocol=f"{like.protocol}, bilateral solver")
+            about = replace(about, protocol=f"{template.protocol}, bilateral solver")
             recorded += _rows(about, best, scores.smooth[:, :, number])
     for number, name in enumerate(baselines, len(blocks)):
-        recorded += baseline_rows(name, _rows(like, plain[:, 0, number], plain[:, 1:, number]))
+        recorded += baseline_rows(name, _rows(template, plain[:, 0, number], plain[:, 1:, number]))
     return recorded
 
 
-def _rows(like: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
+def _rows(template: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
     """Rows of maxF, of F (n,) at its threshold, and of IoU and accuracy (n, 2)."""
     rows = []
     for metric, values in (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1])):
         low, high = interval(values)
-        row = replace(like, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
+        row = replace(template, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
         rows.append(RecordedRow(row, np.ascontiguousarray(values)))
     return rows

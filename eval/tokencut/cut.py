@@ -141,14 +141,14 @@ def tokencut(
     batch = tensor if tensor.ndim == 3 else tensor[None]
     check_tokens(batch, grid)
 
-    def some(part: Tensor) -> list[TokenCut]:
+    def cut_part(part: Tensor) -> list[TokenCut]:
         similarity = similarities(normalise(part))
         return cut(similarity, [grid] * len(part), tau, eps, binary=binary)
 
     if tensor.ndim == 2:
-        return some(batch)[0]
+        return cut_part(batch)[0]
     parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
-    batches = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
+    batches = map(cut_part, parts) if batch.is_cuda else each(lambda i: cut_part(parts[i]), len(batch))
     return TokenCuts(cut for cuts in batches for cut in cuts)
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, build_graphs, like, on_host
+from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, build_graphs, array_like, on_host
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
@@ -223,7 +223,7 @@ class _KrylovSpace:
         start = np.where(length < BREAKDOWN, 0.0, start / np.maximum(length, BREAKDOWN))
         basis = np.empty((len(s), limit + 2, s.shape[1]))
         basis[:, :2] = np.stack((known, start), 1)
-        return cls(graphs, *(like(part, graphs.edges) for part in (s, basis, np.zeros((len(s), 2, limit)))))
+        return cls(graphs, *(array_like(part, graphs.edges) for part in (s, basis, np.zeros((len(s), 2, limit)))))
 
     def advance(self, j: int) -> None:
         """Apply the operator to basis vector ``j``; store what is orthogonal to the known ones as the next."""
@@ -258,12 +258,12 @@ class _KrylovSpace:
     def solutions(self, rows: NDArray[np.intp], tops: F64) -> Array:
         """Return y (m, n) of the graphs in ``rows``; ``tops`` (B, j) are all eigenvectors in the basis."""
         j = tops.shape[1]
-        where = like(rows, self.s)  # an array as index would be copied with the host waiting for it
-        u = like(tops[rows][:, None], self.s) @ self.basis[where, 1 : j + 1]
+        where = array_like(rows, self.s)  # an array as index would be copied with the host waiting for it
+        u = array_like(tops[rows][:, None], self.s) @ self.basis[where, 1 : j + 1]
         return self.s[where] * u[:, 0]
 
     def take(self, rows: NDArray[np.intp]) -> _KrylovSpace:
         """Return the spaces of the graphs in ``rows``."""
         parts = (self.s, self.basis, self.tridiagonal)
-        where = like(rows, self.s)
+        where = array_like(rows, self.s)
         return _KrylovSpace(self.graphs.take(rows), *(part[where] for part in parts))

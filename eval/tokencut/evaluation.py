@@ -77,9 +77,9 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(config.methods.items()):
         boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
-        like = row_like(given, "tokencut", "CorLoc", protocol=protocol)
+        template = row_like(given, "tokencut", "CorLoc", protocol=protocol)
         for group, label in enumerate(groups):
-            row = replace(like, block=label, **results.degeneracy(number, group))
+            row = replace(template, block=label, **results.degeneracy(number, group))
             recorded.append(hits_row(row, [is_hit(*pair) for pair in zip(boxes[label], truth, strict=True)]))
         if number:
             write_json(given.out / name, _by_image(store.ids, boxes))
@@ -113,9 +113,9 @@ def _baseline_hits(
     return hits | {
         name: [
             is_hit(full_image(*size) if image is None else to_pixels(image.box, store.patch_size, size), boxes)
-            for image, size, boxes in zip(some, sizes, truth, strict=True)
+            for image, size, boxes in zip(of_baseline, sizes, truth, strict=True)
         ]
-        for name, some in cuts.items()
+        for name, of_baseline in cuts.items()
     }
 
 

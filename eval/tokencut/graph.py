@@ -81,7 +81,7 @@ class Graphs:
 
     def take(self, which: NDArray[np.intp]) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""
-        where = like(which, self.edges)
+        where = array_like(which, self.edges)
         parts = (self.edges[where], self.weight, self.floor, self.degree[where], self.isolated[where])
         return Graphs(*parts, self.finite[where], self.binary)
 
@@ -95,10 +95,10 @@ class Graphs:
         count, n = self.degree.shape
         span = 2 ** (51 - n.bit_length())
         random = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
-        codes = symmetric_product(self.edges, like(np.tile(random, (count, 1)), self.edges))
+        codes = symmetric_product(self.edges, array_like(np.tile(random, (count, 1)), self.edges))
         image = self.weight * codes + self.floor * float(random.sum())
         if not self.binary:
-            return image, like(np.tile(np.arange(n, dtype=np.float64), (count, 1)), self.edges)
+            return image, array_like(np.tile(np.arange(n, dtype=np.float64), (count, 1)), self.edges)
         codes[self.isolated] = ISOLATED
         return image, codes
 
@@ -120,7 +120,7 @@ def read_together(*arrays: Array) -> list[NDArray[np.float64]]:
     return [np.asarray(array, dtype=np.float64) for array in arrays]
 
 
-def like(array: NDArray[Any], other: Array) -> Array:
+def array_like(array: NDArray[Any], other: Array) -> Array:
     """Return a NumPy array as the kind of ``other``, on its device; nothing waits for the copy."""
     return torch.from_numpy(array).to(other.device, non_blocking=True) if isinstance(other, Tensor) else array
 
@@ -206,10 +206,10 @@ def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = T
         edges = (similarity > level).double()
     else:  # NumPy casts truth values four times as fast
         edges = np.greater(similarity.numpy(), np.float32(level)).astype(np.float64)
-    total = symmetric_product(edges, like(np.ones((count, n)), edges))
+    total = symmetric_product(edges, array_like(np.ones((count, n)), edges))
     finite: Array = similarity.diagonal(0, 1, 2).isfinite()  # of a token to itself
     finite = finite if finite.is_cuda else finite.numpy()
     if binary:
         diagonal = edges.diagonal(0, 1, 2)
         return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (diagonal > 0), finite, True)
-    return Graphs(edges, 1.0, 0.0, total, like(np.zeros((count, n), dtype=bool), edges), finite, False)
+    return Graphs(edges, 1.0, 0.0, total, array_like(np.zeros((count, n), dtype=bool), edges), finite, False)

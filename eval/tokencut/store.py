@@ -37,21 +37,21 @@ class ImageCuts(NamedTuple):
 
 
 def cut_pixels(
-    dataset: NamedFiles, places: Sequence[int], like: FeatureSet, tau: float, eps: float, workers: int
+    dataset: NamedFiles, places: Sequence[int], features: FeatureSet, tau: float, eps: float, workers: int
 ) -> dict[str, list[TokenCut | None]]:
-    """Cuts of every image by its pixels alone, sized as features ``like``, standardised; None of under 3 tokens."""
-    found = {}
-    for name, tokens in pixel_tokens(dataset, places, like.transform, like.patch_size).items():
+    """Cuts of every image by its pixels alone, sized as ``features``, standardised; None of under 3 tokens."""
+    by_name = {}
+    for name, tokens in pixel_tokens(dataset, places, features.transform, features.patch_size).items():
         standard = tokens.standardised()
 
         def cut_image(i: int, tokens_of: Callable[[int], NDArray[np.float32]] = standard) -> TokenCut | None:
-            if math.prod(like.grid(i)) < LEAST_TOKENS:
+            if math.prod(features.grid(i)) < LEAST_TOKENS:
                 return None
             unit = normalise(torch.from_numpy(tokens_of(i))[None])
-            return cut(similarities(unit), [like.grid(i)], tau, eps)[0]
+            return cut(similarities(unit), [features.grid(i)], tau, eps)[0]
 
-        found[name] = list(each(cut_image, len(places), workers))
-    return found
+        by_name[name] = list(each(cut_image, len(places), workers))
+    return by_name
 
 
 def cut_store(
@@ -102,8 +102,8 @@ def each_graph(
     ]
     batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
     threads = _GPU_THREADS if in_batches(device) else workers
-    made = each(lambda number: work(batches[number]), len(batches), threads)
-    for batch, results in zip(batches, made, strict=True):
+    done = each(lambda number: work(batches[number]), len(batches), threads)
+    for batch, results in zip(batches, done, strict=True):
         yield from zip(batch, results, strict=True)
 
 
@@ -123,9 +123,9 @@ def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.
     for item in sorted(items, key=lambda item: item.image):
         alike.setdefault((_tokens(store, item.image), len(item.blocks)), []).append(item)
     batches = []
-    for (tokens, _), some in alike.items():
+    for (tokens, _), members in alike.items():
         size = batch_size(tokens, device)
-        batches += [some[start : start + size] for start in range(0, len(some), size)]
+        batches += [members[start : start + size] for start in range(0, len(members), size)]
     return batches
 
 

@@ -74,8 +74,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     for label, place in places.items():
         recorded += _rows(place.row(row), scores[label])
     log_best(recorded, "J&F")
-    like = row.baseline(FIRST_MASK, 0.0)
-    recorded += [record for record in _rows(like, scores[FIRST_MASK]) if record.values is not None]
+    template = row.baseline(FIRST_MASK, 0.0)
+    recorded += [record for record in _rows(template, scores[FIRST_MASK]) if record.values is not None]
     write_json(given.out / "objects.json", _objects(dataset, scores))
     return write_recorded_rows(given.out, [sequence.name for sequence in dataset.sequences], recorded)
 
@@ -133,18 +133,18 @@ def _joined(tokens: Mapping[Layer, Tensor], place: Place) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
 
 
-def _rows(like: EvalResult, videos: Sequence[_VideoScores]) -> list[RecordedRow]:
+def _rows(template: EvalResult, videos: Sequence[_VideoScores]) -> list[RecordedRow]:
     """Return the rows of J&F, J and F with records, then of recall and decay, in percent: means over all objects."""
     j, f = zip(*(video.of_objects for video in videos), strict=True)
     counts = [len(scores.mean) for scores in j]
     sums = {name: [video.mean.sum() for video in of] for name, of in (("J", j), ("F", f))}
     both = [(region + boundary) / 2 for region, boundary in zip(sums["J"], sums["F"], strict=True)]
     named = {"J&F": both, **sums}
-    rows = mean_rows(like, [(metric, mean_record(scores, counts)) for metric, scores in named.items()])
+    rows = mean_rows(template, [(metric, mean_record(scores, counts)) for metric, scores in named.items()])
     for name, of in (("J", j), ("F", f)):
         for what in ("recall", "decay"):
             value = float(np.concatenate([getattr(scores, what) for scores in of]).mean())
-            rows.append(RecordedRow(replace(like, metric=f"{name} {what}", value=100 * value)))
+            rows.append(RecordedRow(replace(template, metric=f"{name} {what}", value=100 * value)))
     return rows
 
 

@@ -62,16 +62,16 @@ def _disk(radius: int) -> NDArray[np.uint8]:
 
 def _boundary_f(predicted: Bool, truth: Bool, radius: int) -> float:
     ours, theirs = boundary(predicted), boundary(truth)
-    mine, wanted = int(ours.sum()), int(theirs.sum())
-    if not mine or not wanted:
-        return float(not mine and not wanted)
+    found_pixels, wanted = int(ours.sum()), int(theirs.sum())
+    if not found_pixels or not wanted:
+        return float(not found_pixels and not wanted)
     rows, columns = (np.flatnonzero((ours | theirs).any(axis)) for axis in (1, 0))
     part = np.s_[
         max(0, rows[0] - radius) : rows[-1] + radius + 1, max(0, columns[0] - radius) : columns[-1] + radius + 1
     ]
     disk = _disk(radius)
     near_theirs, near_ours = (cv2.dilate(np.ascontiguousarray(edge[part], np.uint8), disk) for edge in (theirs, ours))
-    precision = int((ours[part] & (near_theirs > 0)).sum()) / mine
+    precision = int((ours[part] & (near_theirs > 0)).sum()) / found_pixels
     recall = int((theirs[part] & (near_ours > 0)).sum()) / wanted
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 

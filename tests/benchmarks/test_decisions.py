@@ -18,7 +18,7 @@ from benchmarks.miou_intervals import population, rejected
         Made(60, 2, lines=8),
         Made(12, 3, lines=8),
         Made(3, lines=8),
-        Made(6, 10, 0.1, lines=8, scatter=0.9),
+        Made(6, 10, 0.1, lines=8, common=0.9),
         Made(60, lines=8, recorded=False),
     ],
 )

@@ -142,12 +142,12 @@ def _ranked(
         (0, math.nan) if rates[a] or rates[b] else found
         for (a, b), found in zip(pairs, decided(judgements), strict=True)
     ]
-    found = dict(zip(pairs, zip(judgements, signs, strict=True), strict=True))
+    verdicts = dict(zip(pairs, zip(judgements, signs, strict=True), strict=True))
     lines = []
     for at, ((source, _, _), score, by_block) in enumerate(scored):
-        above = sum(found[other, at][1][0] > 0 for other in range(at))
-        below = sum(found[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
-        judgement, (_, p) = found.get((0, at), (None, (0, math.nan)))
+        above = sum(verdicts[other, at][1][0] > 0 for other in range(at))
+        below = sum(verdicts[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
+        judgement, (_, p) = verdicts.get((0, at), (None, (0, math.nan)))
         apart = ScoreDifference.of(judgement.difference) if judgement else None
         if apart and not apart.paired and math.isnan(apart.low):
             apart = None  # neither records nor intervals say how sure it is

@@ -214,21 +214,21 @@ def write_figure(out: Path, draw: Callable[[], Any], caption: str, alt: str, rea
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
-    made = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
+    files = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
     with _theme():
         figure = draw()
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # computed once, the same in every file
         drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
-        write_bytes(made.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
+        write_bytes(files.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
         figure.set_facecolor("white")
-        write_bytes(made.png, _png(figure))
-    write_bytes(made.light, drawn)
+        write_bytes(files.png, _png(figure))
+    write_bytes(files.light, drawn)
     text = drawn.decode()
     for before, after in (*zip(*_THEMES, strict=True), *VARIANT_COLOURS):
         text = text.replace(before.lower(), after.upper())
-    write_bytes(made.dark, text.encode())
-    return made
+    write_bytes(files.dark, text.encode())
+    return files
 
 
 def _png(figure: Any) -> bytes:

@@ -139,7 +139,7 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
     rows = {name: network["rows"] for name, network in result["inside"].items()}
     order = list(variants or rows)
     kappas, signals = "Condition numbers by block", "Tokens, attention and gradients by block"
-    made = [
+    figures = [
         _by_block(rows, KAPPAS, out / "kappa", f"{kappas}, on photographs", _kappa_reading(rows), order),
         _by_block(rows, _SIGNALS, out / "signals", f"{signals}, on photographs", _SIGNALS_READING, order),
         softmax_figure(out / "softmax"),
@@ -147,7 +147,7 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
         sqnr_figure(result["sqnr"], out / "sqnr", order),
         cka_figure(result["cka"], out / "cka"),
     ]
-    return [figure for figure in made if figure is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 def _by_block(

@@ -22,7 +22,7 @@ class GalleryCell:
 
 def write_cell(cell: Cell, pictures: PictureFiles) -> GalleryCell:
     """Write a picture for every layer that has something of the image; scores have one digit more than is shown."""
-    made = GalleryCell()
+    written = GalleryCell()
     for key, layer in LAYERS.items():
         if not layer.shows(cell.image, key):
             continue
@@ -32,9 +32,9 @@ def write_cell(cell: Cell, pictures: PictureFiles) -> GalleryCell:
             sheet = rasters.sheet([drawn.maps[block] for block in blocks])
             pictures.add(f"{key}-m{cell.column}-i{cell.row:03d}.png", drawn.encode(sheet))
             height, width = drawn.maps[blocks[0]][0].shape[:2]
-            made.layers[key] = {"size": [width, height], "blocks": blocks, **drawn.about}
+            written.layers[key] = {"size": [width, height], "blocks": blocks, **drawn.about}
         for metric, by_block in layer.scores(cell).items():
             rounded = {b: round(v, METRICS[metric].digits + 1) for b, v in by_block.items() if v is not None}
             if rounded:
-                made.scores[metric] = rounded
-    return made
+                written.scores[metric] = rounded
+    return written

@@ -116,7 +116,7 @@ def _features(
     """Reduced features of these images, one entry a model; without images of which no model has any."""
     names = [ids[row] for row in rows]
     reduced = [{} if model.store is None else page_features(model.store, names) for model in models]
-    return {row: some for row in rows if any(some := [by_image.get(ids[row]) for by_image in reduced])}
+    return {row: tokens for row in rows if any(tokens := [by_image.get(ids[row]) for by_image in reduced])}
 
 
 def _page_data(

@@ -82,16 +82,16 @@ def write_sheets(
     rows = chosen_images(ids, sheet, "gallery.sheet")
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
     strip_sheet(photos, names, colours, strip or [block] * len(names), out / "strip.png")
-    made = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
-    plain_sheet(len(rows), names, [_of(maps, rows) for maps in colours], block, made[-1])
+    sheets = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
+    plain_sheet(len(rows), names, [_of(maps, rows) for maps in colours], block, sheets[-1])
     for kind in ("png", "pdf"):
-        made.append(out / f"sheet-block{block}.{kind}")
-        models_sheet(_picked(photos, rows), names, [_of(maps, rows) for maps in colours], block, made[-1])
+        sheets.append(out / f"sheet-block{block}.{kind}")
+        models_sheet(_picked(photos, rows), names, [_of(maps, rows) for maps in colours], block, sheets[-1])
         for number, maps in enumerate(colours):
-            made.append(out / f"sheet-model{number}.{kind}")
+            sheets.append(out / f"sheet-model{number}.{kind}")
             title = f"{names[number]}: PCA of every block"
-            blocks_sheet(_picked(photos, few), _of(maps, few), made[-1], title=title)
-    return made
+            blocks_sheet(_picked(photos, few), _of(maps, few), sheets[-1], title=title)
+    return sheets
 
 
 def _picked(photos: Sequence[Path], rows: Sequence[int]) -> list[Path]:

@@ -70,7 +70,7 @@ def page_features(store: TokenSource, names: Sequence[str]) -> dict[str, dict[st
     Tokens that are not finite are left out, an image without any block, too.
     """
     places = {name: list(store.ids).index(name) for name in names if name in store.ids}
-    found: dict[str, dict[str, Any]] = {}
+    features: dict[str, dict[str, Any]] = {}
     for block in store.blocks:
         every = {name: np.asarray(store.tokens(block, at), np.float32) for name, at in places.items()}
         finite = {name: tokens for name, tokens in every.items() if np.isfinite(tokens).all()}
@@ -79,10 +79,10 @@ def page_features(store: TokenSource, names: Sequence[str]) -> dict[str, dict[st
         reduced = reduce_tokens(list(finite.values()))
         for name, codes in zip(finite, reduced.codes, strict=True):
             height, width = store.grid(places[name])
-            entry = found.setdefault(name, {"size": [width, height], "blocks": {}})
+            entry = features.setdefault(name, {"size": [width, height], "blocks": {}})
             entry["blocks"][str(block)] = {
                 "codes": base64.b64encode(codes.tobytes()).decode(),
                 "scales": [float(f"{scale:.4g}") for scale in reduced.scales],
                 "error": round(reduced.error, 3),
             }
-    return found
+    return features

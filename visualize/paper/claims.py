@@ -160,14 +160,14 @@ def _numbers_of(
 
 def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Judgement, margin: float) -> Comparison:
     """``high`` should be the larger, or at most ``margin`` smaller; a dead network never wins."""
-    found, less = judgement.difference, margin / 100
-    higher = high if found.value > 0 else low
-    shown = replace(found, value=found.value - less, low=found.low - less, high=found.high - less)
-    direction = 0 if higher.is_dead else (found.value > 0) - (found.value < 0)
+    gap, less = judgement.difference, margin / 100
+    higher = high if gap.value > 0 else low
+    shown = replace(gap, value=gap.value - less, low=gap.low - less, high=gap.high - less)
+    direction = 0 if higher.is_dead else (gap.value > 0) - (gap.value < 0)
     text = f"{label}: {high.text} − {low.text} = {ScoreDifference.of(shown).text}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
         text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
-    text += f"; {found.why}" if found.why else ""
+    text += f"; {gap.why}" if gap.why else ""
     return _of_rates(Comparison(text, judgement.p, direction), [high, low])
 
 
@@ -206,9 +206,9 @@ def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparis
         return Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
     values = np.array([*ours, *theirs], dtype=np.float64)
     each = [estimate(of_images) for of_images in values[:, np.isfinite(values).all(0)]]
-    found = difference(each[len(ours) :], each[: len(ours)])
-    text += f"; {found.why}" if found.why else f"; p = {found.p:.2g}"
-    return Comparison(text, found.p, (found.value > 0) - (found.value < 0))
+    gap = difference(each[len(ours) :], each[: len(ours)])
+    text += f"; {gap.why}" if gap.why else f"; p = {gap.p:.2g}"
+    return Comparison(text, gap.p, (gap.value > 0) - (gap.value < 0))
 
 
 def claims_grid(judged: Sequence[Claim]) -> TextTable:

@@ -115,8 +115,8 @@ def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Eval
     cells = table.rows[0][1]
     lines = []
     for name in dict.fromkeys(row.model for row in baselines):
-        mine = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
-        rows = [mine.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
+        baseline_rows = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
+        rows = [baseline_rows.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
         if any(rows):
             lines.append([name, *[""] * table.stubs, *("" if row is None else _shown(row) for row in rows)])
     return lines

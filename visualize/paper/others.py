@@ -107,12 +107,12 @@ OTHERS = {
 """By the name that ``report.compare`` knows."""
 
 
-def beside(name: str, found: Mapping[str, Measured]) -> DataTable:
+def beside(name: str, measured: Mapping[str, Measured]) -> DataTable:
     """One of :data:`OTHERS` with our numbers, ``{label: what was measured}``; "not run" where there is none."""
     table = OTHERS[name]
     columns = [f"{heading}, {whose}" for heading, _ in table.measures for whose in ("ours", "paper")]
     body: list[list[object]] = []
     for label, printed in table.rows.items():
-        ours = [found.get(label, {}).get(key) for _, key in table.measures]
+        ours = [measured.get(label, {}).get(key) for _, key in table.measures]
         body.append([label, *(value for pair in zip(ours, printed, strict=True) for value in pair)])
     return DataTable(table.title, ["variant", *columns], body, table.note)

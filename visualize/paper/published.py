@@ -7,7 +7,7 @@ were taken from: it is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dinoskip.errors import ConfigError
 
@@ -137,17 +137,17 @@ def _by_depth(
     name: str,
     title: str,
     sets: Sequence[str],
-    like: PublishedNumber,
+    template: PublishedNumber,
     skipless_epoch: int,
     numbers: Sequence[Sequence[float]],
     rule: str,
 ) -> PublishedTable:
-    """Tables 3 and 4: models of several depths, AdamW; ``like`` has the task, the metric and the kind of features."""
+    """Tables 3 and 4: models of several depths, AdamW; ``template`` has task, metric and kind of features."""
     rows = []
     for (role, depth), values in zip(_DEPTHS, numbers, strict=True):
         epoch = EPOCHS if role == SKIP else skipless_epoch
         cells = [
-            PublishedNumber(value, like.task, like.metric, dataset, role, like.optimizer, epoch, depth, like.several)
+            replace(template, paper=value, dataset=dataset, role=role, epoch=epoch, depth=depth)
             for value, dataset in zip(values, sets, strict=True)
         ]
         rows.append((("skip" if role == SKIP else "skipless", str(depth)), cells))
@@ -156,19 +156,19 @@ def _by_depth(
 
 
 def _table3() -> PublishedTable:
-    like = PublishedNumber(None, "probe", "mIoU", "", SKIP, "AdamW", several=True)
+    template = PublishedNumber(None, "probe", "mIoU", "", SKIP, "AdamW", several=True)
     numbers = ((61.6, 26.7, 26.0), (65.0, 28.2, 27.0), (66.2, 28.0, 26.7), (64.1, 27.1, 25.2), (61.1, 26.0, 24.4))
     title = "Table 3: depth (AdamW), linear probing segmentation, mIoU"
     rule = _SEVERAL + "Skipless models after 200 epochs, as in the paper; the skip model after 300 (its table 2)."
-    return _by_depth("paper.table3", title, _SETS2, like, 200, numbers, rule)
+    return _by_depth("paper.table3", title, _SETS2, template, 200, numbers, rule)
 
 
 def _table4() -> PublishedTable:
-    like = PublishedNumber(None, "tokencut", "CorLoc", "", SKIP, "AdamW")
+    template = PublishedNumber(None, "tokencut", "CorLoc", "", SKIP, "AdamW")
     numbers = ((32.3, 21.2), (53.5, 36.5), (47.4, 31.9), (43.9, 25.4), (34.8, 24.0))
     title = "Table 4: depth (AdamW), object discovery with TokenCut, CorLoc"
     rule = "The block is the best on the split shown, as in the paper; all models after 300 epochs (as in figure 3)."
-    return _by_depth("paper.table4", title, ("VOC2012", "COCO20k"), like, EPOCHS, numbers, rule)
+    return _by_depth("paper.table4", title, ("VOC2012", "COCO20k"), template, EPOCHS, numbers, rule)
 
 
 PUBLISHED = {table.name: table for table in (_table1(), _table2(), _table3(), _table4(), _figure3())}

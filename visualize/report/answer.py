@@ -205,8 +205,8 @@ def _line(
     sides = [measured(name, variants, benchmark, scores) for name, variants in zip(names, (first, second), strict=True)]
     trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
     first_side, second_side = sides
-    made = judged_scores(first_side, second_side) if first_side and second_side else None
-    return AnswerLine(benchmark, first_side, second_side, made, trivial=trivial)
+    judgement = judged_scores(first_side, second_side) if first_side and second_side else None
+    return AnswerLine(benchmark, first_side, second_side, judgement, trivial=trivial)
 
 
 def _failed(rows: Rows) -> str:
@@ -226,12 +226,12 @@ def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) ->
         for line in answer.lines:
             if line.judgement:
                 distinct.setdefault(_comparison(answer, line), line.judgement)
-    found = dict(zip(distinct, decided(list(distinct.values())), strict=True))
+    verdicts = dict(zip(distinct, decided(list(distinct.values())), strict=True))
     return [
         replace(
             answer,
             lines=[
-                _line_decided(line, *found[_comparison(answer, line)], speechless.get(line.benchmark, ""))
+                _line_decided(line, *verdicts[_comparison(answer, line)], speechless.get(line.benchmark, ""))
                 if line.judgement
                 else line
                 for line in answer.lines
@@ -345,9 +345,9 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
     for pair in pairs:
         lines = [line for line in pair.lines if line.difference]
         counts = [(word, sum(line.sign == sign for line in lines)) for sign, word in ((1, BETTER), (-1, WORSE))]
-        found = " and ".join(f"{word} on {count}" for word, count in counts if count)
-        if found:
-            outcome = f"is {found} of {len(lines)} measures"
+        words = " and ".join(f"{word} on {count}" for word, count in counts if count)
+        if words:
+            outcome = f"is {words} of {len(lines)} measures"
         elif all(line.why == SAME_WEIGHTS for line in lines):
             outcome = f"has {SAME_WEIGHTS}"
         elif any(line.unresolved for line in lines):

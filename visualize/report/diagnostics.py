@@ -66,11 +66,11 @@ def calibration_table(name: str, measured: Mapping[str, Any]) -> DataTable:
 
 def mean_ln_kappa(rows: Rows) -> dict[str, float]:
     """Mean over the blocks that have it of the tokens' ln κ before (``in``) and after attention (``out``)."""
-    found = {
+    means = {
         name: [float(row[key]) for row in rows if row.get(key) is not None]
         for key, name in (("ln_kappa_tokens", "in"), ("ln_kappa_out", "out"))
     }
-    return {name: fmean(values) for name, values in found.items() if values}
+    return {name: fmean(values) for name, values in means.items() if values}
 
 
 def tokens_table(means: Mapping[str, Mapping[str, float]]) -> DataTable:
@@ -181,10 +181,10 @@ def farthest(blocks: Mapping[str, Mapping[str, float]]) -> str:
     return max(blocks, key=lambda block: blocks[block]["ratio"])
 
 
-def outliers_said(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+def outliers_said(outliers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
     """A line for each network with the block of its largest norm, and what outliers do where there are any."""
     lines = []
-    for variant, blocks in found.items():
+    for variant, blocks in outliers.items():
         if blocks:
             at = farthest(blocks)
             count = blocks[at]
@@ -192,19 +192,19 @@ def outliers_said(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> lis
                 f"norms of patches, {variant}: the largest is {count['ratio']:.1f} medians at block {at}, "
                 f"{100 * count['share']:.2f} % are outliers"
             )
-    if any(count["share"] > 0 for blocks in found.values() for count in blocks.values()):
+    if any(count["share"] > 0 for blocks in outliers.values() for count in blocks.values()):
         lines.append(f"outliers (norm above 3 medians): {OUTLIERS_DO[0].lower()}{OUTLIERS_DO[1:]}")
     return lines
 
 
-def outliers_table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> DataTable:
+def outliers_table(outliers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> DataTable:
     """Share and norm of patches of outlying norm, {variant: {block: OutlierCount}}.
 
     Of each variant the block of the largest norm over the median, and all that have outliers.
     """
     body = [
         [variant, int(block), count["ratio"], 100 * count["share"], count["norm"] or None, count["median"]]
-        for variant, blocks in found.items()
+        for variant, blocks in outliers.items()
         for block, count in blocks.items()
         if count["share"] > 0 or block == farthest(blocks)
     ]

@@ -49,14 +49,14 @@ def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Ov
 def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchmark]) -> Overview:
     measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
     measures.sort(key=lambda benchmark: benchmark in silent)
-    found: dict[Benchmark, Measured] = {}
+    levels: dict[Benchmark, Measured] = {}
     for line in (line for pair in pairs for line in pair.lines):
         side = line.second if any(pair.second for pair in pairs) else line.first
         if side is not None:
-            found.setdefault(line.benchmark, side)
+            levels.setdefault(line.benchmark, side)
     first = tuple(
-        MeasuredCell("value", _with_failure(_blocks(found[key]), found[key]), f"{found[key].value:.1f}")
-        if key in found
+        MeasuredCell("value", _with_failure(_blocks(levels[key]), levels[key]), f"{levels[key].value:.1f}")
+        if key in levels
         else MeasuredCell("absent", NOT_RUN)
         for key in measures
     )

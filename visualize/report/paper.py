@@ -111,8 +111,8 @@ def _study(group: Report) -> ComparedStudy:
 
 def _fullest(table: PublishedTable, groups: Sequence[Report]) -> Report:
     """The group made for a table that fills most of it; an empty one if none was."""
-    made = [group for group in groups if table.name in group.compare]
-    return max(made, key=lambda group: _filled(table, _study(group))[0], default=Report("", ()))
+    complete = [group for group in groups if table.name in group.compare]
+    return max(complete, key=lambda group: _filled(table, _study(group))[0], default=Report("", ()))
 
 
 def _filled(table: PublishedTable, study: ComparedStudy) -> tuple[int, int]:

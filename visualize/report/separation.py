@@ -62,9 +62,9 @@ def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
     return measure, tuple((side.name, side.read) for side in sides)
 
 
-def speechless(found: Sequence[Separation]) -> dict[Benchmark, str]:
+def speechless(separations: Sequence[Separation]) -> dict[Benchmark, str]:
     """Measures that do not separate, and what a line of theirs says instead of a verdict."""
-    return {sep.benchmark: "this measure separates nothing here" for sep in found if sep.separates is False}
+    return {sep.benchmark: "this measure separates nothing here" for sep in separations if sep.separates is False}
 
 
 _RULE = "trivial rule"
@@ -113,12 +113,12 @@ def _text(
     return f"{benchmark.label}: {', '.join(parts if above else [*parts, NOT_TESTED])}"
 
 
-def separation_said(found: Sequence[Separation]) -> list[str]:
+def separation_said(separations: Sequence[Separation]) -> list[str]:
     """Which measures separate, which do not, and which were not tested: a sentence each, of those that there are."""
     heads = {
         True: "Measures on which some trained network is above every baseline and untrained network",
         False: "Measures on which no trained network is above these, so that they decide nothing",
         None: "Measures for which this was not tested",
     }
-    listed = {key: [separation.text for separation in found if separation.separates is key] for key in heads}
+    listed = {key: [separation.text for separation in separations if separation.separates is key] for key in heads}
     return [f"{head}: {'; '.join(listed[key])}." for key, head in heads.items() if listed[key]]

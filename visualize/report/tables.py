@@ -105,8 +105,8 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
     lines: list[Line] = []
     measured = list(benchmarks)
     for name in dict.fromkeys(row.model for row in rows):
-        mine = [known.get((name, row.task, row.metric, row.dataset, row.split)) for row in measured]
-        cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in mine]
+        baselines = [known.get((name, row.task, row.metric, row.dataset, row.split)) for row in measured]
+        cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in baselines]
         if any(cells):
             lines.append(Line(name, "", cells))
     return lines

@@ -65,9 +65,9 @@ class Analysis:
     def read(cls, out: Path) -> Analysis:
         """The analysis in the output of the stage."""
         stored = read_json(out / RESULT)
-        found = stored.pop("photographs")
-        pairs = [CkaPair(**pair) for pair in found.pop("cka")]
-        return cls(**stored, photographs=Inside(**found, cka=pairs))
+        photographs = stored.pop("photographs")
+        pairs = [CkaPair(**pair) for pair in photographs.pop("cka")]
+        return cls(**stored, photographs=Inside(**photographs, cka=pairs))
 
     def plain(self) -> dict[str, Any]:
         """What ``analysis.json`` holds: without the parts that were not asked for."""

@@ -49,8 +49,8 @@ def quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) ->
 
 def without_labels(task: Task, config: LabelFreeConfig, trained: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """Rows of :class:`dinoskip.diagnostics.label_free.LabelFreeRow` of every trained network, by its name."""
-    found, root = dataset_of(task)
-    images = datasets.open_training_images(found, root, split="train")
+    config_of_data, root = dataset_of(task)
+    images = datasets.open_training_images(config_of_data, root, split="train")
     crops = centre_crops(images, spread(len(images), config.images), config.size)
     device = str(choose_device(task.device))
     return {

@@ -138,10 +138,10 @@ def _discoveries(store: FeatureStore, config: TokenCutConfig) -> ByBlock:
                 grid = store.grid(index)
                 tokens = torch.from_numpy(as_float(store.tokens(block, index)))
                 unit = normalise(centred(tokens) if config.centre else tokens)
-                (found,) = cut(similarities(unit[None]), [grid], config.tau[0], config.eps)
-                box = to_pixels(found.box, store.patch_size, store.image_size(index))
+                (part,) = cut(similarities(unit[None]), [grid], config.tau[0], config.eps)
+                box = to_pixels(part.box, store.patch_size, store.image_size(index))
                 cuts[block][store.ids[index]] = Discovery(
-                    box, found.eigenvector.reshape(grid), found.mask, store.patch_size, found.complete
+                    box, part.eigenvector.reshape(grid), part.mask, store.patch_size, part.complete
                 )
                 progress.advance()
     return cuts

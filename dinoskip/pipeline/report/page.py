@@ -304,9 +304,9 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
     drawn.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
     if analysis:
         drawn += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
-        found = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
+        spectra = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
         drawn.append(
-            figures.spectrum_figure({name: values for name, values in found.items() if values}, out / "spectrum", order)
+            figures.spectrum_figure({name: curve for name, curve in spectra.items() if curve}, out / "spectrum", order)
         )
     return [figure for figure in drawn if figure is not None]
 
@@ -338,18 +338,18 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
     return roughness["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
 
-def _inside(task: Task, found: Inside) -> Inside:
+def _inside(task: Task, photographs: Inside) -> Inside:
     """What was found inside networks, by variant."""
-    names = _last_epochs(task, found.inside)
+    names = _last_epochs(task, photographs.inside)
     variants, place = {name: variant for variant, name in names.items()}, list(names).index
     pairs = [
         replace(pair, left=variants[pair.left], right=variants[pair.right])
-        for pair in found.cka
+        for pair in photographs.cka
         if pair.left in variants and pair.right in variants
     ]
     return Inside(
-        {variant: found.inside[name] for variant, name in names.items()},
-        {variant: found.sqnr[name] for variant, name in names.items() if name in found.sqnr},
+        {variant: photographs.inside[name] for variant, name in names.items()},
+        {variant: photographs.sqnr[name] for variant, name in names.items() if name in photographs.sqnr},
         sorted(pairs, key=lambda pair: (place(pair.left), place(pair.right))),
     )
 
@@ -382,8 +382,8 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
     if "gallery" in task.inputs:
         models = read_json(task.inputs["gallery"] / "outliers.json")
-        found = outliers_table({variant: models[name] for variant, name in _last_epochs(task, models).items()})
-        tables += [found] if found.rows else []
+        outliers = outliers_table({variant: models[name] for variant, name in _last_epochs(task, models).items()})
+        tables += [outliers] if outliers.rows else []
     for role, path in sorted(task.inputs.items()):
         if role.startswith("calibrate/"):
             tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
@@ -399,8 +399,8 @@ def _measures(task: Task, analysis: Analysis | None, rows: Mapping[str, Sequence
     """Other papers' tables with ours beside, epochs to an accuracy, ln κ of the tokens."""
     inside = _inside(task, analysis.photographs).inside if analysis else {}
     tokens = {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
-    found = {_label_of(task, name): _measured(seen, tokens.get(name, {})) for name, seen in rows.items()}
-    tables = [beside(name, found) for name in task.settings.section.compare if name in OTHERS]
+    values = {_label_of(task, name): _measured(seen, tokens.get(name, {})) for name, seen in rows.items()}
+    tables = [beside(name, values) for name in task.settings.section.compare if name in OTHERS]
     tables += epochs_tables(_logs(task, "metrics.jsonl"))
     return [*tables, tokens_table(tokens)] if tokens else tables
 

@@ -69,8 +69,8 @@ def backbone_hash(spec: str, *, seen: list[Path] | None = None) -> str:
     if seen is not None and place.is_file():
         seen.append(place)
     if kind in {"weights", "dino", "file"} or "file" in options:
-        found, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
-        return hash_of([found, *facts]) if facts else found
+        digest, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
+        return hash_of([digest, *facts]) if facts else digest
     if kind == "run" and place.is_dir():
         return read_manifest(newest_checkpoint(place)).hash
     if kind == "timm" and name.startswith("local-dir:"):

@@ -107,8 +107,8 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, other_sets: 
             roles = {record.name: other_sets.get(record.name, name)}
         else:
             roles = {f"{record.name} {dataset}": dataset for dataset in names}
-        found = {f"{role}:{label}": f"{record.name}/{place}/{dataset}" for role, dataset in roles.items()}
-        inputs |= {role: node for role, node in found.items() if node in nodes.nodes}
+        wanted = {f"{role}:{label}": f"{record.name}/{place}/{dataset}" for role, dataset in roles.items()}
+        inputs |= {role: node for role, node in wanted.items() if node in nodes.nodes}
     return inputs
 
 

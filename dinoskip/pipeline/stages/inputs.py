@@ -42,8 +42,8 @@ def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbo
     from dinoskip.distributed import choose_device  # torch
     from dinoskip.models import load_backbone
 
-    found = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
-    return load_backbone(found, device=str(choose_device(device)))
+    weights_spec = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
+    return load_backbone(weights_spec, device=str(choose_device(device)))
 
 
 def open_features(task: Task, role: str) -> FeatureSet:

@@ -15,8 +15,8 @@ from visualize.gallery.scores import best_iou
 
 def cuts_of(cell: Cell) -> dict[int, Discovery]:
     """What TokenCut found in a cell's image, by block."""
-    found = cell.model.discoveries.items()
-    return {block: cuts[cell.image.id] for block, cuts in found if cell.image.id in cuts}
+    cuts = cell.model.discoveries.items()
+    return {block: cuts[cell.image.id] for block, cuts in cuts if cell.image.id in cuts}
 
 
 def extent(cuts: Mapping[int, Discovery]) -> list[int]:

@@ -25,9 +25,9 @@ def draw(cell: Cell) -> Drawn:
 
 def scores(cell: Cell) -> Scores:
     """The share of outlying patches, in percent."""
-    found = {block: of_images[cell.row] for block, of_images in cell.views.norms[cell.column].items()}
+    norms = {block: of_images[cell.row] for block, of_images in cell.views.norms[cell.column].items()}
     return {
-        "outliers": {b: 100 * float((raw > rasters.OUTLYING).mean()) for b, raw in found.items() if raw is not None}
+        "outliers": {b: 100 * float((raw > rasters.OUTLYING).mean()) for b, raw in norms.items() if raw is not None}
     }
 
 

@@ -29,11 +29,11 @@ def scores(cell: Cell) -> Scores:
     """Of an image with labels: its mIoU, and the share of pixels that are right."""
     if cell.classes is None or cell.image.label is None:
         return {}
-    made: dict[str, dict[int, float | None]] = defaultdict(dict)
+    scores_of: dict[str, dict[int, float | None]] = defaultdict(dict)
     for block, prediction in _predicted(cell).items():
         for metric, value in image_scores(prediction, cell.image.label).items():
-            made[metric][block] = value
-    return made
+            scores_of[metric][block] = value
+    return scores_of
 
 
 LAYER = Layer(
