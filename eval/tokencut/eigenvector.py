@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, build_graphs, array_like, on_host
+from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, array_like, build_graphs, on_host
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
