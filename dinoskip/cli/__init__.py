@@ -8,6 +8,7 @@ stderr.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import io
 import math
@@ -31,26 +32,14 @@ TEARDOWN = 10.0
 IMPORTING = 20.0
 """Seconds that a signal waits for the end of an import."""
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
+MODULES = (
+    "start", "look", "cuts", "studies", "settings", "training", "clusters", "backbones", "results", "analysis",
+    "datasets", "models", "machine",
+)  # fmt: skip
+"""Of this package, in the order in which help lists their commands."""
 
 
 def _parser() -> Parser:
-    # here, so that a package that hides ours is an error like all others
-    from dinoskip.cli import (
-        analysis,
-        backbones,
-        clusters,
-        cuts,
-        datasets,
-        look,
-        machine,
-        models,
-        results,
-        settings,
-        start,
-        studies,
-        training,
-    )
-
     parser = Parser(
         prog="dinoskip",
         epilog=EXITS,
@@ -59,22 +48,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (
-        start,
-        look,
-        cuts,
-        studies,
-        settings,
-        training,
-        clusters,
-        backbones,
-        results,
-        analysis,
-        datasets,
-        models,
-        machine,
-    ):
-        part.add_commands(commands)
+    for name in MODULES:  # imported here, so that a package that hides ours is an error like all others
+        importlib.import_module(f"dinoskip.cli.{name}").add_commands(commands)
     return parser
 
 

@@ -11,15 +11,12 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from dinoskip.config import RawConfig, apply_overrides, read_yaml
 from dinoskip.console import table
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.read_points import FACETS
-
-if TYPE_CHECKING:
-    from dinoskip.config import RawConfig
 
 Args = argparse.Namespace
 Handler = Callable[[Args], int]
@@ -27,19 +24,9 @@ SPEC = (
     "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME or "
     "python:FILE.py:FUNCTION"
 )
-
-
 LIKE_DATA = (
-    "--images",
-    "--image",
-    "--dataset",
-    "--datasets",
-    "--data-dir",
-    "--data-path",
-    "--folder",
-    "--input",
-    "--root",
-)
+    "--images", "--image", "--dataset", "--datasets", "--data-dir", "--data-path", "--folder", "--input", "--root",
+)  # fmt: skip
 MEANT = {
     **dict.fromkeys(LIKE_DATA, "--data"),
     **dict.fromkeys(("--model", "--weights", "--checkpoint", "--ckpt", "--run"), "--backbone"),

@@ -168,7 +168,6 @@ def export_features(args: Args) -> int:
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its ``dataset_name``, as far as a name may be it."""
-
     of_data = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
     config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), of_data)).dataset
     return re.sub(r"[^A-Za-z0-9._-]+", "_", config.dataset_name).lstrip("._-")[:64] or "data"
@@ -176,7 +175,6 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-
     synthetic = args.kind in SYNTHETIC
     if synthetic == bool(args.data):
         wrong = f"--data {args.data}: kind {args.kind} is synthetic" if synthetic else "--data: is needed"

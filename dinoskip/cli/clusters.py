@@ -23,7 +23,6 @@ from dinoskip.training.launch import submit as give
 from dinoskip.training.supervised_config import SupervisedJob
 
 if TYPE_CHECKING:
-    from dinoskip.training.launch import ClusterConfig
     from dinoskip.training.recipe import TrainConfig
 
 ASKED = {
@@ -104,7 +103,6 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
 
 def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
     """Where a job writes, its name, and how it trains, after a look at its settings."""
-
     if job.handler is studies.run:
         study, variants = load_study(job.config, job.overrides)
         known = [variant.name for variant in variants]
@@ -124,7 +122,6 @@ def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
 
 def _cluster(args: Args) -> ClusterConfig:
     """The file's settings, with those of the command line over them."""
-
     source = read_yaml(args.cluster) if args.cluster else RawConfig()
     for name in ASKED:
         value = getattr(args, name)
@@ -136,7 +133,6 @@ def _cluster(args: Args) -> ClusterConfig:
 
 def submit(args: Args) -> int:
     """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
-
     cluster = _cluster(args)
     output, name, recipe = _settled(args.parsed)
     slices = cluster.ranks * recipe.accumulate if recipe else 1
@@ -161,7 +157,6 @@ def submit(args: Args) -> int:
 
 def requeue(args: Args) -> int:
     """``dinoskip requeue``, which the script of a job calls; exit code 0 if there is nothing to be done by hand."""
-
     if args.begin:
         launch.begin(Path(args.output))
         return 0

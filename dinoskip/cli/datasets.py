@@ -53,7 +53,6 @@ def add_commands(commands: Any) -> None:
 
 def check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
-
     tree: dict[str, Any] = {"kind": args.kind, "root": args.data}
     source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
     rows = check_dataset(validate(OneDataset, source).dataset, sample=args.sample or None)
@@ -75,7 +74,6 @@ def scenes(args: Args) -> int:
 
 def prepare(args: Args) -> int:
     """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
-
     for line in unpack(args.kind, args.archives, args.out):
         print(line)
     wanted = missing(args.kind, args.out)

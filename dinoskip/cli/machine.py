@@ -21,7 +21,6 @@ def add_commands(commands: Any) -> None:
 
 def verify(args: Args) -> int:
     """``dinoskip verify``; exit code 3 if anything differs."""
-
     folder = Path(args.folder)
     manifests = find_below(folder, MANIFEST)
     if not manifests:

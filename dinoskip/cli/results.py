@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
+
+if TYPE_CHECKING:
+    from visualize.board.ranking import BoardTable
 
 _ROW = "a folder with rows.json, such as runs/probe/stages/probe/x/ep0/voc2012, or FOLDER@block=7,norm=final"
 
@@ -74,29 +78,9 @@ def board(args: Args) -> int:
     ranked = make_board(read_sources(args.rows))
     page = write_board(ranked, Path(args.out), args.title)
     if args.json:
-        print_json(
-            {
-                "page": str(page.resolve()),
-                "tables": [
-                    {
-                        "measure": table.label,
-                        **table.setting,
-                        "lines": [
-                            {
-                                "rank": line.rank,
-                                "source": line.source,
-                                "backbone": line.backbone,
-                                "block": line.score.block,
-                                "value": line.score.value,
-                            }
-                            for line in table.lines
-                        ],
-                    }
-                    for table in ranked.tables
-                ],
-                "refused": [{"measure": pair.label, "differs": dict(pair.differs)} for pair in ranked.refused],
-            }
-        )
+        tables = [{"measure": table.label, **table.setting, "lines": _ranks(table)} for table in ranked.tables]
+        refused = [{"measure": pair.label, "differs": dict(pair.differs)} for pair in ranked.refused]
+        print_json({"page": str(page.resolve()), "tables": tables, "refused": refused})
         return 0
     for table in ranked.tables:
         first = table.lines[0]
@@ -109,6 +93,16 @@ def board(args: Args) -> int:
     return 0
 
 
+def _ranks(table: BoardTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": line.rank, "source": line.source, "backbone": line.backbone, "block": line.score.block,
+            "value": line.score.value,
+        }
+        for line in table.lines
+    ]  # fmt: skip
+
+
 def compare(args: Args) -> int:
     from eval import compare as pairs  # numpy, scipy
 
@@ -116,12 +110,8 @@ def compare(args: Args) -> int:
     if not args.json:
         print(comparison.text)
         return 0
-    sides = {
-        name: {**side.row.plain(), "block": side.block} for name, side in (("a", comparison.a), ("b", comparison.b))
-    }
+    a, b = ({**side.row.plain(), "block": side.block} for side in (comparison.a, comparison.b))
     test = None if comparison.mcnemar is None else vars(comparison.mcnemar)
-    apart = {
-        name: None if value != value else value for name, value in vars(comparison.difference).items()
-    }  # nan: none
-    print_json({**sides, "difference": apart, "mcnemar": test, "differs": list(comparison.differs)})
+    apart = {name: None if math.isnan(value) else value for name, value in vars(comparison.difference).items()}
+    print_json({"a": a, "b": b, "difference": apart, "mcnemar": test, "differs": list(comparison.differs)})
     return 0

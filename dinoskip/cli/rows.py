@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from visualize.rows import REMEDY, failed_cuts, last_epochs
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
-    from dinoskip.records import ImageRecords
     from visualize.rows import Benchmark, Rows
 
 MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
@@ -26,26 +25,17 @@ MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
 def rows_of(runner: Runner) -> list[EvalResult]:
     """The rows of every stage that has run, baselines once, below the models'."""
-    outputs = _outputs(runner)
-    missing = [stage for stage, out in outputs.items() if out is None]
+    missing = [node.id for node in runner.planner.nodes if runner.output(node.id) is None]
     rows: list[EvalResult] = []
-    for stage, out in _with_rows(outputs).items():
+    for stage, out in _with_rows(runner).items():
         rows += note_unfinished(read_rows(out / "rows.json"), stage, missing)
     return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
 
 
-def _outputs(runner: Runner) -> dict[str, Path | None]:
-    """What every stage has published, None where it has not run."""
-    return {node.id: runner.output(node.id) for node in runner.planner.nodes}
-
-
-def _with_rows(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
-    return {stage: out for stage, out in outputs.items() if out is not None and (out / "rows.json").is_file()}
-
-
-def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
-
-    return {row: records for out in _with_rows(_outputs(runner)).values() for row, records in read_records(out).items()}
+def _with_rows(runner: Runner) -> dict[str, Path]:
+    """The published outputs that have rows, by node."""
+    outputs = {node.id: runner.output(node.id) for node in runner.planner.nodes}
+    return {node: out for node, out in outputs.items() if out is not None and (out / "rows.json").is_file()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
@@ -87,7 +77,8 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
             print()
-    scores = Scores(by_model, _records_of(runner))
+    records = {row: kept for out in _with_rows(runner).values() for row, kept in read_records(out).items()}
+    scores = Scores(by_model, records)
     chosen: list[tuple[str, ...]] = []
     failed = any(failed_cuts(row) for row in rows)
     for benchmark in scores.benchmarks:

@@ -53,11 +53,9 @@ def add_commands(commands: Any) -> None:
 
 def demo(args: Args) -> int:
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
-    every: dict[str, Any] = {"only": None, "start": None, "until": None, "variants": []}
-    given = {**every, "dry_run": False, "json": False}
-    overrides = [f"output={args.out}"]
+    whole = Namespace(only=None, start=None, until=None, variants=[], dry_run=False, json=False)
     return studies.run(
-        Namespace(config=str(config), overrides=overrides, device=args.device, workers=args.workers, **given)
+        Namespace(**{**vars(args), **vars(whole), "config": config, "overrides": [f"output={args.out}"]})
     )
 
 

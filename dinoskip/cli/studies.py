@@ -95,7 +95,6 @@ def add_commands(commands: Any) -> None:
 
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it."""
-
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
     return study, variants, study_runner(study, variants, build_nodes(study, variants), device=device, workers=workers)
@@ -179,7 +178,6 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
-
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
     there = report_without_missing(runner.planner, runner.plan())

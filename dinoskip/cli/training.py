@@ -18,7 +18,6 @@ from eval.online.config import OnlineConfig, OnlineKnnConfig
 
 if TYPE_CHECKING:
     from dinoskip.training.loop import Observer
-    from dinoskip.training.objectives import PretrainJob
 
 
 def _run_arguments(parser: Any, recipe: str, example: str) -> None:
@@ -62,7 +61,6 @@ def add_commands(commands: Any) -> None:
 
 def pretrain_job(args: Args) -> PretrainJob:
     """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
-
     return validate(PretrainJob, recipe_source(args, "pretrain"))
 
 

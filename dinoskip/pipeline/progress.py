@@ -57,7 +57,7 @@ class StudyProgress:
         spent = duration(time.monotonic() - self._began)
         log.info(
             "%s %-44s %s", self._count(node), node.id,
-            f"{_and(result_of(out))}{duration(seconds)}; {spent} so far{self._rest()}",
+            "; ".join(filter(None, (result_of(out), duration(seconds), f"{spent} so far{self._rest()}"))),
         )  # fmt: skip
 
     def failed(self, node: Node, error: DinoskipError) -> None:
@@ -120,10 +120,6 @@ def rates(seconds: Mapping[str, float], works: Mapping[str, Work]) -> dict[str, 
         taken[kind] += spent
         done[kind] += work
     return {kind: taken[kind] / work for kind, work in done.items() if work}
-
-
-def _and(text: str) -> str:
-    return f"{text}; " if text else ""
 
 
 def result_of(out: Path) -> str:

@@ -117,7 +117,7 @@ def as_text(result: Analysis) -> str:
     lines: list[str] = []
     for state, networks in (("fresh", result.fresh), ("trained", result.trained)):
         for name, rows in networks.items():
-            cells = [_weights_row(row) for row in rows]
+            cells = [[str(row["block"]), *(_number(row[name]) for name in _COLUMNS)] for row in rows]
             lines += [f"{name}, {state}: weights by block", table(cells, ("block", *_COLUMNS), right=True), ""]
     if result.signal:
         rows_of_signal = [SignalRow(**row) for row in result.signal]
@@ -135,10 +135,6 @@ def signal_text(rows: Sequence[SignalRow], title: str, products: Sequence[float]
     for row, product in zip(cells, products, strict=False):
         row.append(f"{product:.2g}")
     return f"{title}\n{table(cells, header, right=True)}"
-
-
-def _weights_row(row: Mapping[str, Any]) -> list[str]:
-    return [str(row["block"]), *(_number(row[name]) for name in _COLUMNS)]
 
 
 def _signal_row(row: SignalRow, shown: Sequence[int]) -> list[str]:

@@ -72,15 +72,11 @@ def model_card(source: CardSource) -> str:
         license=source.licence or None,
         library_name="timm",
         pipeline_tag=_FEATURES,
-        tags=[_FEATURES, "timm", "dinoskip", "vision-transformer", *_kinds(source.model)],
+        tags=[_FEATURES, "timm", "dinoskip", "vision-transformer", *["skipless"] * (source.model.skip is not True)],
         model_name=source.name,
         eval_results=[_hub_result(score) for score in source.scores] or None,
     )
     return f"---\n{data.to_yaml().strip()}\n---\n\n{_text(source)}"
-
-
-def _kinds(model: VitConfig) -> list[str]:
-    return [] if model.skip is True else ["skipless"]
 
 
 def _hub_result(score: Score) -> huggingface_hub.EvalResult:
@@ -124,7 +120,7 @@ def _what(source: CardSource) -> Iterator[str]:
 
 def _loading(source: CardSource) -> Iterator[str]:
     size = source.model.img_size
-    ours = "import dinoskip.models  # registers the architecture\n" if _registered(source.model) else ""
+    ours = "import dinoskip.models  # registers the architecture\n" if not source.model.computes_as_timm else ""
     yield from ("## How to load it", "", "```python")
     yield f"{ours}import timm\n"
     yield 'model = timm.create_model("local-dir:FOLDER", pretrained=True)  # or "hf-hub:USER/NAME"'
@@ -138,11 +134,6 @@ def _loading(source: CardSource) -> Iterator[str]:
     yield "On the command line, with a page about any folder of photographs:\n\n```sh"
     yield "dinoskip look weights:FOLDER/model.safetensors --data PHOTOGRAPHS"
     yield "```\n"
-
-
-def _registered(model: VitConfig) -> bool:
-    """Whether timm knows the architecture from us alone."""
-    return not model.computes_as_timm
 
 
 def _results(source: CardSource) -> Iterator[str]:
@@ -182,5 +173,5 @@ def _limits(source: CardSource) -> Iterator[str]:
         yield "- No licence of these weights is stated here."
     if any(score.how.endswith("upper estimate") for score in source.scores):
         yield "- A block chosen on the images shown makes its score an upper estimate."
-    if _registered(source.model):
+    if not source.model.computes_as_timm:
         yield "- Its tensors fit an ordinary ViT, which computes something else from them: load it as said above."

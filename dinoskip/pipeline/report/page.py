@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import operator
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
+_EPOCH = operator.attrgetter("epoch")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
 SHEET = "PCA of patch features to RGB, one line per image, colours aligned between the models"
 _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
@@ -157,7 +159,7 @@ def _trained_with(task: Task) -> dict[str, str]:
 def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
     run: Variant = task.settings.variant(name)
-    last = max(rows, key=lambda row: row.epoch, default=None)
+    last = max(rows, key=_EPOCH, default=None)
     shown: dict[str, object] = {}
     if run.model is None:
         shown["model"] = run.backbone
@@ -413,13 +415,9 @@ def _label_of(task: Task, variant: str) -> str:
 
 def _measured(rows: Sequence[EvalResult], tokens: Mapping[str, float]) -> dict[str, float]:
     """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens."""
-    scores = sorted((row for row in rows if row.task == "classify" and row.metric in ("top1", "top5")), key=_epoch)
+    scores = sorted((row for row in rows if row.task == "classify" and row.metric in ("top1", "top5")), key=_EPOCH)
     named = {f"{row.metric} {row.dataset}": row.value for row in scores}
     return {row.metric: row.value for row in scores} | named | {f"ln κ {key}": value for key, value in tokens.items()}
-
-
-def _epoch(row: EvalResult) -> int:
-    return row.epoch
 
 
 def _pictures(task: Task) -> dict[str, Any]:

@@ -186,15 +186,14 @@ def _add_node(
 
 def run(of: Task) -> None:
     """Open what the task reads, and measure."""
-
     settings = of.settings
     record, section = settings.record, settings.section
     labels = {role: open_split(of, record.label, split) for role, split in record.splits(section).items()}
-    features = {ask.role: open_features(of, ask.role) for ask in record.features(section)}
+    inputs = {ask.role: open_features(of, ask.role) for ask in record.features(section)}
     backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
     left_out = list(labels.values())[-1].left_out
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
-    parts = _parts(features, backbone, settings.study.blocks)
+    parts = _parts(inputs, backbone, settings.study.blocks)
     folders: dict[Path, int] = {}
     for features_of, network, blocks in parts:
         folder = of.out if len(parts) == 1 else of.out / f"blocks{blocks[0]}-{blocks[-1]}"
@@ -224,7 +223,7 @@ def run(of: Task) -> None:
 
 
 def _parts(
-    features: Mapping[str, FeatureSet], backbone: Backbone | None, blocks: Sequence[int] | str
+    inputs: Mapping[str, FeatureSet], backbone: Backbone | None, blocks: Sequence[int] | str
 ) -> list[tuple[dict[str, FeatureSet], Backbone | None, Sequence[int] | str]]:
     """Features, network and blocks, once for each group of blocks that share grid and width.
 
@@ -232,10 +231,10 @@ def _parts(
     (multiscale) would need one grid, and are left out.
     """
     networks: tuple[Backbone | None, ...] = (None,) if backbone is None else backbone.parts
-    by_role = {role: features.of_equal_grids() for role, features in features.items()}
+    by_role = {role: features.of_equal_grids() for role, features in inputs.items()}
     count = max([len(networks), *(len(split) for split in by_role.values())])
     if count == 1:
-        return [(dict(features), backbone, blocks)]
+        return [(dict(inputs), backbone, blocks)]
     parts: list[tuple[dict[str, FeatureSet], Backbone | None, Sequence[int] | str]] = []
     for network in networks if backbone is not None else [None] * count:
         features_of = {role: split[len(parts)] for role, split in by_role.items()}
