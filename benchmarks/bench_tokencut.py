@@ -90,9 +90,7 @@ def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
     if not np.array_equal(ours.component, reference_cut(tokens, grid)):
         raise SystemExit(f"another component than the reference formulation's at {grid}, seed {seed}")
     step, mine, theirs = compare(
-        lambda: cut_vectors(build_graphs(similarity, 0.2, 1e-5)),
-        lambda: reference_eigen(similar),
-        repeats,
+        lambda: cut_vectors(build_graphs(similarity, 0.2, 1e-5)), lambda: reference_eigen(similar), repeats
     )
     edges, vector = build_graphs(similarity, 0.2, 1e-5).edges, np.ones((1, len(tokens)))
     product = [

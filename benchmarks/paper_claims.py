@@ -207,11 +207,7 @@ def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     lines = ["## Verdicts", ""]
     head = ["claim", *(f"start: {start}" for start in starts)]
     lines += markdown_rows(head, [[text, *map(verdict, pairs.values())] for text, pairs in run.items()], len(head))
-    lines += [
-        "",
-        f"{len(found)} comparisons; {tested} have several seeds of both networks and were tested.",
-        "",
-    ]
+    lines += ["", f"{len(found)} comparisons; {tested} have several seeds of both networks and were tested.", ""]
     lines += ["## Not judged, for nothing was run", ""]
     lines += [f"- {rule.text}: {rule.missing}" for rule in RULES if rule.text not in run]
     lines += ["- PCA pictures of skipless networks are cleaner (figure 4): rows have no pictures", ""]

@@ -28,14 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dinoskip.flops import dino_step_flops
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
-from dinoskip.optim import (
-    AdamWConfig,
-    EcsConfig,
-    KLShampooConfig,
-    OptimizerConfig,
-    SoapConfig,
-    build_optimizer,
-)
+from dinoskip.optim import AdamWConfig, EcsConfig, KLShampooConfig, OptimizerConfig, SoapConfig, build_optimizer
 from dinoskip.optim.preconditioned import PreconditionedOptimizer, Share
 from dinoskip.training.dino import MultiCrop
 from dinoskip.training.parallel import Strategy

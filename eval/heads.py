@@ -68,11 +68,7 @@ class HeadFit:
 
 
 def train_heads(
-    stack: HeadStack,
-    features: FrozenFeatures,
-    rows: NDArray[Any],
-    fit: HeadFit,
-    given: TaskInputs,
+    stack: HeadStack, features: FrozenFeatures, rows: NDArray[Any], fit: HeadFit, given: TaskInputs
 ) -> None:
     """Train all heads of ``stack`` on images ``rows``, in batches as the settings say (``batch_size``, ``steps``)."""
     batches = training_batches(rows, given.settings, given.seed)

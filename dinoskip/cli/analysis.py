@@ -22,11 +22,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "spec", nargs="*", metavar="SPEC", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
     )
-    data_option(
-        parser,
-        "use photographs of this folder; `bundled` uses scikit-image's",
-        required=False,
-    )
+    data_option(parser, "use photographs of this folder; `bundled` uses scikit-image's", required=False)
     parser.add_argument("--count", type=count, default=4, metavar="N", help="number of images (default: 4)")
     parser.add_argument("--size", type=count, default=224, help="side of the images' centre crop (default: 224)")
     parser.add_argument("--knn", metavar="DIR", help="measure k-NN on DIR/train and DIR/val, also quantised")

@@ -6,16 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dinoskip.cli.arguments import (
-    SPEC,
-    Args,
-    blocks_of,
-    command,
-    computing_options,
-    count,
-    data_option,
-    json_option,
-)
+from dinoskip.cli.arguments import SPEC, Args, blocks_of, command, computing_options, count, data_option, json_option
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.data.sets import FOLDER_KINDS

@@ -112,12 +112,7 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
 def run(args: Args) -> int:
     _, _, runner = _opened(args)
     chosen = graph.select(
-        runner.planner.nodes,
-        stages.NAMES,
-        only=args.only,
-        start=args.start,
-        until=args.until,
-        variants=args.variants,
+        runner.planner.nodes, stages.NAMES, only=args.only, start=args.start, until=args.until, variants=args.variants
     )
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)

@@ -81,9 +81,7 @@ class ClusteringConfig(ProtocolConfig):
         description="images that clusters are matched to classes on: other halves, 50 splits, or those reported",
     )
     scored_at: int | None = Field(
-        None,
-        ge=8,
-        description="pixels, square, to which labels and clusters are brought by nearest; default: label",
+        None, ge=8, description="pixels, square, to which labels and clusters are brought by nearest; default: label"
     )
     seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
 

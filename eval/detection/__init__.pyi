@@ -1,7 +1,4 @@
 from .config import DetectionConfig
 from .evaluation import evaluate
 
-__all__ = [
-    "DetectionConfig",
-    "evaluate",
-]
+__all__ = ["DetectionConfig", "evaluate"]

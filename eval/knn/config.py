@@ -21,7 +21,6 @@ class KnnConfig(Config):
         0.07, gt=0, description="votes weigh exp(cosine / temperature)"
     )
     backend: Annotated[Backend, OmitDefaultFromKey()] = Field(
-        "torch",
-        description="what finds the neighbours: torch and faiss exactly, ivf nearly",
+        "torch", description="what finds the neighbours: torch and faiss exactly, ivf nearly"
     )
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")

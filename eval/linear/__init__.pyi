@@ -1,8 +1,4 @@
 from .config import PROTOCOLS, LinearConfig
 from .evaluation import evaluate
 
-__all__ = [
-    "PROTOCOLS",
-    "LinearConfig",
-    "evaluate",
-]
+__all__ = ["PROTOCOLS", "LinearConfig", "evaluate"]

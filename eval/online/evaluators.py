@@ -166,12 +166,7 @@ class OnlineKnn:
     """
 
     def __init__(
-        self,
-        train: LabelledFolder,
-        val: LabelledFolder | None,
-        config: OnlineKnnConfig,
-        *,
-        seed: int = 0,
+        self, train: LabelledFolder, val: LabelledFolder | None, config: OnlineKnnConfig, *, seed: int = 0
     ) -> None:
         transform = Transform(mode="center_crop", size=config.size)
         self.k, self.blocks, self._parts = config.k, config.blocks, []
@@ -248,12 +243,7 @@ class OnlineProbe:
     score = "probe_miou"
 
     def __init__(
-        self,
-        train: SegmentationDataset,
-        val: SegmentationDataset,
-        config: OnlineProbeConfig,
-        *,
-        seed: int = 0,
+        self, train: SegmentationDataset, val: SegmentationDataset, config: OnlineProbeConfig, *, seed: int = 0
     ) -> None:
         transform = Transform(mode="square", size=config.size)
         self.config, self.seed = config, seed

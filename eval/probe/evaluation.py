@@ -85,8 +85,7 @@ def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone |
         return {store.norm: None}
     if store.norm != "none" or usual_norm(store.facet, "final") == "none" or backbone is None:
         raise ConfigError(
-            f"{store.path}: holds {store.facet} of norm {store.norm}",
-            "several norms need out or a branch of norm none",
+            f"{store.path}: holds {store.facet} of norm {store.norm}", "several norms need out or a branch of norm none"
         )
     if backbone.weights_hash != store.weights_hash:
         raise DataError(f"{store.path}: features of other weights than {backbone.spec}")

@@ -24,10 +24,7 @@ class RetrievalConfig(Config):
         tuple[Fraction, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), OmitDefaultFromKey()
     ] = Field((), description="n: also with 1/n of the training images, drawn by class; [8, 64, 128] as published")
     draws: Annotated[
-        tuple[int, ...],
-        BeforeValidator(as_tuple),
-        AfterValidator(no_duplicates),
-        OmitDefaultFromKey(),
+        tuple[int, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), OmitDefaultFromKey()
     ] = Field((42, 400, 783, 1293, 4019), min_length=2, description="seeds of the draws of few, whose mean is reported")
 
     @model_validator(mode="after")

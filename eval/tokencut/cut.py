@@ -103,12 +103,7 @@ class TokenCuts(tuple[TokenCut, ...]):
 
 
 def tokencut(
-    features: ArrayLike | Tensor,
-    grid: Grid,
-    tau: float = 0.2,
-    eps: float = 1e-5,
-    *,
-    binary: bool = True,
+    features: ArrayLike | Tensor, grid: Grid, tau: float = 0.2, eps: float = 1e-5, *, binary: bool = True
 ) -> TokenCut | TokenCuts:
     """Cut patch tokens in two by a normalised cut and box the object.
 

@@ -81,10 +81,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
 
 
 def _follow(
-    passes: FramePasses,
-    sequence: VideoSequence,
-    strip: Strip | None,
-    progress: Progress,
+    passes: FramePasses, sequence: VideoSequence, strip: Strip | None, progress: Progress
 ) -> dict[str, _VideoScores]:
     """Return J and F of one video by every place, and by the first mask repeated."""
     places, config = passes.places, passes.config

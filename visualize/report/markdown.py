@@ -10,11 +10,7 @@ from visualize.report.tables import ReportTables
 from visualize.tables import DataTable, TextTable, escape_markdown, markdown, markdown_rows, setting, shown
 
 
-def report_markdown(
-    report: Report,
-    tables: ReportTables,
-    pictures: Mapping[str, Sequence[Mapping[str, str]]],
-) -> str:
+def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """The report as one Markdown document; ``pictures``: addresses and words of copied figures and previews."""
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
@@ -23,11 +19,7 @@ def report_markdown(
     figures = [(picture["path"], picture["caption"], "") for picture in pictures["plain"]]
     parts += [_figure(*figure) for figure in figures[:1]]
     said = "\n".join(f"- {text(sentence, 2400)}" for sentence in tables.separated)
-    parts += [
-        _folded("Scores, intervals, blocks"),
-        *([said] if said else []),
-        markdown(tables.answer),
-    ]
+    parts += [_folded("Scores, intervals, blocks"), *([said] if said else []), markdown(tables.answer)]
     parts += ["</details>"]
     if tables.silent:
         title = _folded("Measures that separate nothing here")

@@ -147,10 +147,7 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
             if row.block.isdigit() and failed_cuts(row)
         }
         body = [
-            [
-                name,
-                *(f"{net[b]:.1f}" + "†" * ((name, b) in gone) if b in net else NOT_RUN for b in blocks),
-            ]
+            [name, *(f"{net[b]:.1f}" + "†" * ((name, b) in gone) if b in net else NOT_RUN for b in blocks)]
             for name, net in curves.items()
         ]
         values = [(line.label, line.cells[number]) for line in floor]
