@@ -21,11 +21,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import dinoskip
 from dinoskip import __version__, console
-from dinoskip.cli.arguments import Parser
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Interrupted, Preempted, is_disk_full, is_not_permitted
+
+if TYPE_CHECKING:
+    from dinoskip.cli.arguments import Parser
 
 TEARDOWN = 10.0
 """Seconds after a signal in which further ones are ignored."""
@@ -40,6 +43,8 @@ MODULES = (
 
 
 def _parser() -> Parser:
+    from dinoskip.cli.arguments import Parser  # here, so that a signal meets our handlers
+
     parser = Parser(
         prog="dinoskip",
         epilog=EXITS,
@@ -89,6 +94,8 @@ def _report(error: DinoskipError) -> int:
 
 class _Terminated(BaseException):
     """SIGTERM or SLURM's SIGUSR2, as an exception that nothing on the way takes for a damaged file."""
+
+    signal = signal.SIGTERM
 
 
 class _Stop:
@@ -152,7 +159,7 @@ def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
         if not issubclass(unraisable.exc_type, _Terminated | KeyboardInterrupt):
             shown(unraisable)
             return
-        again = signal.SIGTERM if issubclass(unraisable.exc_type, _Terminated) else signal.SIGINT
+        again = getattr(unraisable.exc_value, "signal", signal.SIGINT)  # of a plain KeyboardInterrupt
         stop.dropping = True
         threading.Thread(target=send, args=(again,), daemon=True).start()
         stop.dropping = False  # nothing follows in which the signal could arrive and be dropped again

@@ -19,11 +19,15 @@ AT_ONCE = 3.0  # seconds from the second request to the end of a process that ca
 
 
 class StopNow(KeyboardInterrupt):
-    """The second request to stop: nothing more is saved. ``request`` is PREEMPT or INTERRUPT."""
+    """The second request to stop: nothing more is saved. ``request`` is PREEMPT or INTERRUPT.
+
+    ``signal``: what asks for it once more, where Python drops what is raised (in a destructor).
+    """
 
     def __init__(self, request: int) -> None:
         super().__init__()
         self.request = request
+        self.signal = signal.SIGTERM if request == PREEMPT else signal.SIGINT
 
 
 class StopSignals:

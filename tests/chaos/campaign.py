@@ -56,7 +56,7 @@ class Campaign:
         self.expected = contents(place / "tiny")
         self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
         self.nodes = sorted(read_manifest(path).info.get("node", "") for path in outputs(place / "tiny"))
-        self.nodes = [node for node in self.nodes if node]  # a store inside an output has none
+        self.nodes = [node for node in self.nodes if node]  # a command's outputs have none
         self.lasts = {
             node: max(read_json(path)["seconds"] for path in (place / "tiny" / "stages" / node).glob("*/timing.json"))
             for node in self.nodes

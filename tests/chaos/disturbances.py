@@ -129,10 +129,12 @@ def _read_only(attempt: Attempt) -> str | None:
 
 
 def outputs(study: Path) -> list[Path]:
-    """Published outputs of a study, or of a command: checkpoints, a feature store."""
+    """Published outputs of a study, or of a command: checkpoints, a feature store; not the stores within outputs."""
     stages = study / "stages"
-    found = (path.parent for path in (stages if stages.is_dir() else study).rglob(MANIFEST))
-    return sorted(path for path in found if not any(p.startswith((".partial-", ".tmp-")) for p in path.parts))
+    place = stages if stages.is_dir() else study
+    sealed = {path.parent for path in place.rglob(MANIFEST)}
+    whole = (path for path in sealed if sealed.isdisjoint(path.parents))
+    return sorted(path for path in whole if not any(p.startswith((".partial-", ".tmp-")) for p in path.parts))
 
 
 def _any_file(attempt: Attempt) -> Path | None:

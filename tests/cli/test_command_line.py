@@ -170,6 +170,46 @@ sys.exit(cli.main(["doctor"]))
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_second_request_that_comes_in_a_destructor_keeps_its_meaning(number: str, code: int) -> None:
+    """A training that was asked twice to end for preemption said that Ctrl-C had ended it."""
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from dinoskip import cli, environment
+from dinoskip.training.guard import StopNow, StopSignals
+from dinoskip.training.run_directory import stopped_at_once
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0)
+
+def training(*_):
+    with StopSignals() as signals:
+        signals.leave = lambda request: None  # the main thread answers, late on a busy machine
+        os.kill(os.getpid(), signal.{number})
+        try:
+            Last()
+            time.sleep(60)
+        except StopNow as stop:
+            raise stopped_at_once(Path("run"), stop.request) from None
+
+environment.describe = training
+sys.exit(cli.main(["doctor"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (code, "error: run: stopped at once; the last checkpoint stands\n")
+
+
+def test_ctrl_c_meets_our_handlers_before_anything_large_is_imported() -> None:
+    program = "import sys, dinoskip.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert {"pydantic", "rich", "numpy"}.isdisjoint(done.stdout.split())
+
+
 @pytest.mark.parametrize("after", ["in a clean-up", "while Python ends"])
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
 def test_a_second_signal_changes_nothing(number: str, code: int, after: str) -> None:
