@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +111,7 @@ def compare(args: Args) -> int:
         return 0
     a, b = ({**side.row.plain(), "block": side.block} for side in (comparison.a, comparison.b))
     test = None if comparison.mcnemar is None else vars(comparison.mcnemar)
-    apart = {name: None if math.isnan(value) else value for name, value in vars(comparison.difference).items()}
+    # NaN, which equals nothing, as null
+    apart = {name: value if value == value else None for name, value in vars(comparison.difference).items()}
     print_json({"a": a, "b": b, "difference": apart, "mcnemar": test, "differs": list(comparison.differs)})
     return 0
