@@ -30,6 +30,7 @@ from torchvision import transforms
 from dinoskip.data import ImageFolder
 from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.crops import crop_boxes, crop_draws, resize_crop
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.sprites import photo
 from dinoskip.data.train_loader import TrainLoader
 
@@ -103,7 +104,7 @@ def baseline(images: ImageFolder, batches: int) -> None:
 
 def ours(images: ImageFolder, mode: Mode, *, augmented: bool = False) -> Callable[[int], None]:
     """Batches without a worker; every call goes on with the next epoch."""
-    loader = TrainLoader(images, CropConfig(), AugmentConfig(), mode, seed=0, batch_size=BATCH, cache=False)
+    loader = TrainLoader(images, CropConfig(), AugmentConfig(), BatchSplit(BATCH), mode, seed=0, cache=False)
     epochs = itertools.count()
 
     def work(batches: int) -> None:
@@ -126,7 +127,7 @@ class ThroughLoader:
     """Core time an image of this process and one worker together, the worker's start left out."""
 
     def __init__(self, images: ImageFolder, mode: Mode) -> None:
-        self.loader = TrainLoader(images, CropConfig(), AugmentConfig(), mode, seed=0, batch_size=BATCH, workers=1)
+        self.loader = TrainLoader(images, CropConfig(), AugmentConfig(), BatchSplit(BATCH), mode, seed=0, workers=1)
         self.epochs = itertools.count()
         self.work(1)
         iterator: Any = self.loader._loader._iterator

@@ -34,7 +34,7 @@ from PIL import Image
 
 import eval.tokencut.evaluation
 from benchmarks.measuring import largest, peak
-from dinoskip.features import FeatureStore, FeatureWindows, Transform
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform
 from dinoskip.models import Backbone, create_model
 from dinoskip.models.backbone import LayerFeatures
 from dinoskip.records import read_records
@@ -144,10 +144,8 @@ def main() -> int:
         made: list[FeatureWindows] = []
 
         def evaluate() -> None:
-            windows = FeatureWindows(
-                backbone, dataset, "all", "key", "none", cls=False, limit=round(args.window * 1e9),
-                transform=Transform(mode="native"),
-            )  # fmt: skip
+            settings = ExportSettings("all", "key", "none", cls=False, transform=Transform(mode="native"))
+            windows = FeatureWindows(backbone, dataset, settings, limit=round(args.window * 1e9))
             made.append(windows)
             given = TaskInputs(
                 TokenCutConfig(), {"store": dataset}, {"store": windows}, None, out, {}, multiscale=[3, 6, 9, 12]

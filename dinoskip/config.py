@@ -190,8 +190,8 @@ def _read_yaml(
     if len(already) > _MAX_FILES:
         raise ConfigError(f"{already[0]}: refused: it extends more than {_MAX_FILES} files")
     if not path.exists():
-        there = [file.name for file in path.parent.glob("*.yaml")]
-        hint = did_you_mean(path.name, there, before=str(path).removesuffix(path.name))
+        names = [file.name for file in path.parent.glob("*.yaml")]
+        hint = did_you_mean(path.name, names, before=str(path).removesuffix(path.name))
         raise ConfigError(f"{path}: no such configuration file", hint)
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends itself")

@@ -154,16 +154,16 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
     if any(several) and not all(several):
         return Difference(value, math.nan, math.nan, math.nan, n if paired else 0, why="one seed on one side")
     if not paired:
-        found = _of_known_errors(value, sides, seeds=all(several))
+        result = _of_known_errors(value, sides, seeds=all(several))
     elif all(several):
-        found = _over_seeds(value, sides, _mean(first) - _mean(second) if second else _mean(first))
+        result = _over_seeds(value, sides, _mean(first) - _mean(second) if second else _mean(first))
     else:
-        found = _over_units(value, _mean(first) - _mean(second) if second else _mean(first))
+        result = _over_units(value, _mean(first) - _mean(second) if second else _mean(first))
     if 0 < (few := _fewest(every)) < LEAST:
         return replace(
-            found, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})"
+            result, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})"
         )
-    return replace(found, why="nothing is known of the error") if math.isnan(found.p) else found
+    return replace(result, why="nothing is known of the error") if math.isnan(result.p) else result
 
 
 def _mean(side: Sequence[Estimate]) -> Estimate:
@@ -194,20 +194,20 @@ def _over_units(value: float, both: Estimate) -> Difference:
     if both.hits:  # one more hit of either side alone, so that none at all has a width (Bonett and Price 2012)
         each = np.concatenate([value + sums - sums.mean(), [1.0, -1.0]])
         squared = float(np.var(each, ddof=1)) / len(each)
-        found = _t(value, squared + both.fits, len(each) - 1, n, seeds=False, centre=float(each.mean()))
+        result = _t(value, squared + both.fits, len(each) - 1, n, seeds=False, centre=float(each.mean()))
     else:
-        found = _t(value, variance(both.parts, both.lone, both.sizes) + both.fits, n - 1, n, seeds=False)
+        result = _t(value, variance(both.parts, both.lone, both.sizes) + both.fits, n - 1, n, seeds=False)
     of_units = value + sums - sums.mean()
     whole = np.rint(of_units)
     if both.hits and np.allclose(of_units, whole, atol=1e-9):
-        return replace(found, p=_p_of_signs(int((whole > 0).sum()), int((whole < 0).sum())))
+        return replace(result, p=_p_of_signs(int((whole > 0).sum()), int((whole < 0).sum())))
     if LEAST <= n <= _EXACT:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
         sizes = np.abs(signs @ of_units)
-        return replace(found, p=float((sizes >= abs(of_units.sum()) * (1 - 1e-12)).mean()))
-    if math.isnan(found.p):
-        return replace(found, p=_p_of_signs(n, 0))  # all units differ by the same
-    return found
+        return replace(result, p=float((sizes >= abs(of_units.sum()) * (1 - 1e-12)).mean()))
+    if math.isnan(result.p):
+        return replace(result, p=_p_of_signs(n, 0))  # all units differ by the same
+    return result
 
 
 def _p_of_signs(more: int, less: int) -> float:
@@ -273,8 +273,8 @@ def judged(
     second_starts: Sequence[Estimate] = (),
 ) -> Judgement:
     """Compare two networks by their scores, one a seed, and by those of the same seeds before training, if known."""
-    found = difference(first, second)
-    return Judgement(found, gain_of(*((first, first_starts) if found.value > 0 else (second, second_starts))))
+    between = difference(first, second)
+    return Judgement(between, gain_of(*((first, first_starts) if between.value > 0 else (second, second_starts))))
 
 
 def gain_of(after: Sequence[Estimate], before: Sequence[Estimate]) -> Difference | None:
@@ -284,9 +284,9 @@ def gain_of(after: Sequence[Estimate], before: Sequence[Estimate]) -> Difference
     return difference([now - start for now, start in zip(after, before, strict=True)])
 
 
-def one_sided(found: Difference) -> float:
+def one_sided(gain: Difference) -> float:
     """Return p of a difference not being above 0; nan where it has none."""
-    return found.p / 2 if found.value > 0 else 1 - found.p / 2
+    return gain.p / 2 if gain.value > 0 else 1 - gain.p / 2
 
 
 def decided(judgements: Sequence[Judgement]) -> list[tuple[int, float]]:
@@ -369,11 +369,11 @@ def _of_split(
     total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
     shared = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
     union = np.where(first[:, None], every[:, blocks[0]], every[:, blocks[1]])
-    n, there = len(inside), area > 0
-    iou = np.divide(total, area, out=np.zeros_like(total), where=there)
-    rest = area - union
-    change = np.divide(total - shared, rest, out=np.broadcast_to(iou, shared.shape).copy(), where=rest > 0) - iou
-    parts = (1 - n) * change / max(1, there.sum())
+    n, has_area = len(inside), area > 0
+    iou = np.divide(total, area, out=np.zeros_like(total), where=has_area)
+    without = area - union
+    change = np.divide(total - shared, without, out=np.broadcast_to(iou, shared.shape).copy(), where=without > 0) - iou
+    parts = (1 - n) * change / max(1, has_area.sum())
     switched = np.zeros(n)
     for side, (units, (summed, areas)) in enumerate(zip((first, ~first), halves, strict=True)):
         with np.errstate(divide="ignore", invalid="ignore"):

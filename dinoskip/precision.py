@@ -16,6 +16,12 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """The same in float32, or as they are in float64."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 _lock = threading.Lock()
 _inside: dict[str, list[str]] = {"cpu": [], "cuda": []}  # what those inside ask for
 _before: list[str] = []  # the settings of the process, of cuBLAS and of the CPU, while anybody is inside

@@ -53,8 +53,8 @@ def as_areas(records: Records) -> tuple[F64, F64]:
     if records.ndim == 3:
         return records[..., 0].astype(np.float64), records[..., 1].astype(np.float64)
     values = records.astype(np.float64)[:, None]
-    there = np.isfinite(values)
-    return np.where(there, values, 0.0), there.astype(np.float64)
+    known = np.isfinite(values)
+    return np.where(known, values, 0.0), known.astype(np.float64)
 
 
 def are_hits(records: Records) -> bool:
@@ -64,9 +64,9 @@ def are_hits(records: Records) -> bool:
 
 def mean_iou(intersection: F64, union: F64) -> F64:
     """Return the mean IoU (...,) of areas (..., K) over the classes that have a union; nan where none has."""
-    there = union > 0
-    iou = np.divide(intersection, union, out=np.zeros_like(intersection), where=there)
-    count = there.sum(-1)
+    has_union = union > 0
+    iou = np.divide(intersection, union, out=np.zeros_like(intersection), where=has_union)
+    count = has_union.sum(-1)
     mean: F64 = np.divide(iou.sum(-1), count, out=np.full(count.shape, np.nan), where=count > 0)
     return mean
 
@@ -119,15 +119,15 @@ def jackknife(records: Records) -> Jackknife:
     class keeps its IoU. Memory: n x K numbers."""
     inside, every = as_areas(records)
     total, area = inside.sum(0), every.sum(0)
-    n, there = len(inside), area > 0
-    rest = area - every
-    lone = there & (rest <= 0).any(0)
-    iou = np.divide(total, area, out=np.zeros_like(total), where=there)
-    change = np.divide(total - inside, rest, out=np.broadcast_to(iou, inside.shape).copy(), where=rest > 0) - iou
-    squares = np.square(np.divide(every, area, out=np.zeros_like(every), where=there)).sum(0)
+    n, has_area = len(inside), area > 0
+    without = area - every
+    lone = has_area & (without <= 0).any(0)
+    iou = np.divide(total, area, out=np.zeros_like(total), where=has_area)
+    change = np.divide(total - inside, without, out=np.broadcast_to(iou, inside.shape).copy(), where=without > 0) - iou
+    squares = np.square(np.divide(every, area, out=np.zeros_like(every), where=has_area)).sum(0)
     sizes = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
-    parts = (1 - n) * change / max(1, there.sum())
-    return Jackknife(float(mean_iou(total, area)), parts, lone if lone.size > 1 else ~there & False, sizes)
+    parts = (1 - n) * change / max(1, has_area.sum())
+    return Jackknife(float(mean_iou(total, area)), parts, lone if lone.size > 1 else ~has_area & False, sizes)
 
 
 def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
@@ -139,13 +139,13 @@ def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
     if n < 2:
         return math.nan
     centred = parts - parts.mean(0)
-    found = float(np.square(centred.sum(1)).sum()) / (n * (n - 1))
+    total = float(np.square(centred.sum(1)).sum()) / (n * (n - 1))
     if lone.any():
         known = ~lone & (sizes > 0)
         count = int(known.sum() + lone.sum())
         of_a_unit = np.square(centred[:, known]).sum(0) / (n * (n - 1)) * sizes[known]
-        found += lone.sum() * min(0.25 / count**2, float(of_a_unit.mean()) if known.any() else math.inf)
-    return found
+        total += lone.sum() * min(0.25 / count**2, float(of_a_unit.mean()) if known.any() else math.inf)
+    return total
 
 
 def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float, float]:

@@ -42,11 +42,11 @@ TIMM = "timm:"
 """Begins the name of a network that timm builds."""
 
 
-def _ours_or_timms(given: Any, ours: ValidatorFunctionWrapHandler) -> Any:
-    named = isinstance(given, str) and given.startswith(TIMM)
-    if named and not re.fullmatch(r"timm:[A-Za-z0-9_]+", given):
+def _ours_or_timms(name: Any, ours: ValidatorFunctionWrapHandler) -> Any:
+    named = isinstance(name, str) and name.startswith(TIMM)
+    if named and not re.fullmatch(r"timm:[A-Za-z0-9_]+", name):
         raise ValueError("write timm:NAME, without a tag: the weights are those of the run")
-    return given if named else ours(given)
+    return name if named else ours(name)
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class SkipWeight(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _number(cls, given: Any) -> Any:
-        return {"end": given} if isinstance(given, int | float) and not isinstance(given, bool) else given
+    def _number(cls, value: Any) -> Any:
+        return {"end": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

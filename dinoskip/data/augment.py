@@ -208,10 +208,10 @@ def blur_weights(sigma: np.ndarray) -> np.ndarray:
     that three passes have the Gaussian's variance (Gwosdek et al. 2011), its outermost pixels count in part.
     """
     variance = sigma.astype(np.float64) ** 2 / 3
-    whole = np.floor((np.sqrt(12 * variance + 1) - 1) / 2)
-    part = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance) / (6 * (variance - (whole + 1) ** 2))
-    radius = (whole + part)[:, None]
-    distance = np.arange(int(whole.max(initial=0)) + 2)
+    full = np.floor((np.sqrt(12 * variance + 1) - 1) / 2)
+    part = (2 * full + 1) * (full * (full + 1) - 3 * variance) / (6 * (variance - (full + 1) ** 2))
+    radius = (full + part)[:, None]
+    distance = np.arange(int(full.max(initial=0)) + 2)
     weights: np.ndarray = np.clip(radius + 1 - distance, 0, 1) / (2 * radius + 1)
     return weights.astype(np.float32)
 

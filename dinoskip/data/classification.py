@@ -27,7 +27,7 @@ from torch import Tensor
 
 from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.loader import BatchLoader, ReadImage
+from dinoskip.data.loader import BatchLoader, BatchSplit, ReadImage
 from dinoskip.randomness import derive, numpy_rng
 from dinoskip.resize import centre_crop
 
@@ -39,14 +39,14 @@ _NO_BOX = (0, 0, 0, 0)
 def transform_of(config: ClassAugmentConfig) -> Any:
     """timm's transform: a PIL image to uint8 (3, size, size), by the global generators."""
     policy = f"rand-m{config.rand_magnitude}-mstd{config.rand_std:g}-inc1" if config.rand_magnitude else None
-    whole = create_transform(
+    transform = create_transform(
         config.size, is_training=True, scale=config.scale, hflip=config.flip, color_jitter=0.0, auto_augment=policy,
         interpolation="bicubic", use_prefetcher=True,
     )  # fmt: skip
-    for operation in (op for step in whole.transforms if isinstance(step, RandAugment) for op in step.ops):
+    for operation in (op for step in transform.transforms if isinstance(step, RandAugment) for op in step.ops):
         if operation.name == "PosterizeIncreasing":
             operation.aug_fn = posterise
-    return whole
+    return transform
 
 
 def posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
@@ -205,15 +205,18 @@ class ClassLoader(BatchLoader):
     Args:
         folder: images and labels.
         config: the augmentation.
+        split: how a global batch is cut.
         seed: what all order and augmentation derive from.
         options: those of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
     batch_setting = "supervise.batch_size"
 
-    def __init__(self, folder: LabelledFolder, config: ClassAugmentConfig, *, seed: int, **options: Any) -> None:
+    def __init__(
+        self, folder: LabelledFolder, config: ClassAugmentConfig, split: BatchSplit, *, seed: int, **options: Any
+    ) -> None:
         transform = ClassTransform(config, folder.labels, len(folder.class_names), seed)
-        super().__init__(folder, transform, seed=seed, min_side=1, **options)  # a small image is enlarged
+        super().__init__(folder, transform, split, seed=seed, min_side=1, **options)  # a small image is enlarged
 
 
 # --- validation ----------------------------------------------------------------------------------------

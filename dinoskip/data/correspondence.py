@@ -65,10 +65,10 @@ class Correspondence:
         this_view, other_view = sides[:, view, :, None], sides[:, 1 - view, :, None]
         centres = (np.arange(self.grid) + 0.5) / self.grid
         centres = np.where(flips[:, view, None], 1 - centres, centres)
-        there = (this_view[:, 0] + centres * this_view[:, 1] - other_view[:, 0]) / other_view[:, 1]
-        inside = (there >= 0) & (there <= 1)
-        there = np.where(flips[:, 1 - view, None], 1 - there, there)
-        return np.where(inside, np.clip(there * self.grid - 0.5, 0, self.grid - 1), -1.0)
+        place = (this_view[:, 0] + centres * this_view[:, 1] - other_view[:, 0]) / other_view[:, 1]
+        inside = (place >= 0) & (place <= 1)
+        place = np.where(flips[:, 1 - view, None], 1 - place, place)
+        return np.where(inside, np.clip(place * self.grid - 0.5, 0, self.grid - 1), -1.0)
 
 
 def _columns(rows: np.ndarray, dtype: type[np.generic]) -> Tensor:

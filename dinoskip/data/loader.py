@@ -84,15 +84,19 @@ def candidates(seed: int, index: int, count: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Split:
-    """How a global batch of ``batch_size`` images is cut: first for ``world_size`` ranks, then in micro-batches."""
+class BatchSplit:
+    """How a global batch of ``batch_size`` images is cut: first for ``world_size`` ranks, then in micro-batches.
+
+    ``rank`` has its slice of it, in ``accumulate`` micro-batches.
+    """
 
     batch_size: int
-    rank: int
-    world_size: int
-    accumulate: int
+    rank: int = 0
+    world_size: int = 1
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
+        """:class:`ConfigError` for a batch that cannot be shared equally."""
         parts = self.world_size * self.accumulate
         if self.batch_size < 1 or self.batch_size % parts:
             below = max(1, self.batch_size // parts) * parts
@@ -117,12 +121,12 @@ class _Batches(Dataset):
     """Map-style dataset whose items are whole micro-batches, asked for by (epoch, step, part)."""
 
     def __init__(
-        self, images: Source, transform: BatchTransform, split: Split, *, seed: int, min_side: int, cache_bytes: int
+        self, images: Source, transform: BatchTransform, split: BatchSplit, *, seed: int, min_side: int, cache: int
     ) -> None:
         self.images, self.transform, self.split = images, transform, split
         self.seed, self.min_side = seed, min_side
         self._cache: dict[int, np.ndarray] = {}
-        self._cache_left = cache_bytes
+        self._cache_left = cache  # bytes
 
     def indices(self, epoch: int, step: int, part: int = 0, parts: int = 1) -> np.ndarray:
         """Numbers of the images of ``parts`` micro-batches of a step from ``part`` on, int64 (B,)."""
@@ -178,11 +182,8 @@ class BatchLoader:
     Args:
         images: the images to train on.
         transform: how they become batches and views.
+        split: how a global batch is cut, and which part is this rank's.
         seed: what the order derives from.
-        batch_size: images in a global batch; must be a multiple of ``world_size`` × ``accumulate``.
-        rank: which slice of it is ours.
-        world_size: how many slices there are.
-        accumulate: micro-batches that a rank's slice is cut into.
         workers: processes that read images; 0 does it in this process.
         device: where views are made; for a GPU batches are page-locked.
         min_side: an image with a shorter side (in pixels) is refused: the patch size.
@@ -190,7 +191,7 @@ class BatchLoader:
 
     ``bad`` lists the images that could not be read so far, name → reason; each was replaced, always by the same other
     image. Raises :class:`DataError` once they are more than 1 % of the set, for an image smaller than ``min_side``,
-    a set smaller than a batch, and a worker that died or hangs; :class:`ConfigError` for an indivisible batch.
+    a set smaller than a batch, and a worker that died or hangs.
     """
 
     batch_setting = "batch_size"
@@ -200,30 +201,26 @@ class BatchLoader:
         self,
         images: Source,
         transform: BatchTransform,
+        split: BatchSplit,
         *,
         seed: int,
-        batch_size: int,
-        rank: int = 0,
-        world_size: int = 1,
-        accumulate: int = 1,
         workers: int = 0,
         device: torch.device | str = "cpu",
         min_side: int = 16,
         cache: bool | Literal["auto"] = "auto",
     ) -> None:
-        split = Split(batch_size, rank, world_size, accumulate)
-        if len(images) < batch_size:
+        if len(images) < split.batch_size:
             raise DataError(
-                f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}",
+                f"{images.root}: {len(images)} images are fewer than one batch of {split.batch_size}",
                 f"more images, or {self.batch_setting}={len(images)} or less",
             )
         limit = {True: 1 << 62, False: 0, "auto": 0 if workers else CACHE_BYTES}[cache]
         self.images, self.device = images, torch.device(device)
         self.bad: dict[str, str] = {}
-        self.steps_per_epoch = len(images) // batch_size
+        self.steps_per_epoch = len(images) // split.batch_size
         self._workers = workers
         self.patience = float(WORKER_TIMEOUT_S if workers else 0)  # seconds after which a worker is believed to hang
-        self._batches = _Batches(images, transform, split, seed=seed, min_side=min_side, cache_bytes=limit)
+        self._batches = _Batches(images, transform, split, seed=seed, min_side=min_side, cache=limit)
         self._positions: list[tuple[int, int, int]] = []  # of an epoch: (epoch, step, part)
         self._came = 0  # micro-batches of this epoch so far
         self._loader = WorkerLoader(self._batches, self._positions, workers, pin=self.device.type == "cuda")

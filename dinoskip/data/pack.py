@@ -97,16 +97,16 @@ def _member_names(source: Source) -> list[str]:
 
     Dots before the suffix become ``_``, as WebDataset ends its keys at the first dot.
     """
-    names, seen = [], set()
+    names, taken = [], set()
     for number, name in enumerate(source.names):
         if isinstance(source, TarShards):  # without the old shard's name
             name = name.partition("/")[2]
         folder, _, last = name.rpartition("/")
         stem = os.path.splitext(last)[0].replace(".", "_")
         key = f"{folder}/{stem}".lstrip("/")
-        while key in seen:
+        while key in taken:
             key = f"{key}-{number}"
-        seen.add(key)
+        taken.add(key)
         names.append(f"{key}.jpg")
     return names
 
@@ -155,8 +155,8 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def _left_out(shard: Path, source: Source, members: range, names: list[str], config: PackConfig) -> dict[str, str]:
     """Images of a finished shard that are not in it, name → reason; also of a shard that an earlier run wrote."""
-    there = set(read_index(shard).names)
-    missing = [index for index in members if names[index] not in there]
+    present = set(read_index(shard).names)
+    missing = [index for index in members if names[index] not in present]
     reasons = {}
     for index in missing:
         try:

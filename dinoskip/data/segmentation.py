@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.errors import ConfigError, DataError
@@ -26,6 +27,13 @@ def voc_palette() -> np.ndarray:
         for channel in range(3):
             palette[:, channel] |= ((labels >> (3 * bit + channel)) & 1) << (7 - bit)
     return palette.astype(np.uint8)
+
+
+def save_mask(path: Path, labels: np.ndarray) -> None:
+    """Write a label map uint8 (H, W) as PNG, with VOC's colours as its palette."""
+    mask = Image.fromarray(labels, "P")
+    mask.putpalette(voc_palette().tobytes())
+    mask.save(path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import torch
 from dinoskip.data import resident
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.device_multicrop import DeviceCrops, ResidentCrops
-from dinoskip.data.loader import BatchLoader, BatchTransform
+from dinoskip.data.loader import BatchLoader, BatchSplit, BatchTransform
 from dinoskip.data.multicrop import MultiCropTransform, WorkerCrops
 from dinoskip.data.shards import Source
 from dinoskip.data.view_targets import ViewTargets, WithTargets
@@ -22,6 +22,7 @@ class TrainLoader(BatchLoader):
         images: the images to train on.
         crops: sizes and scales of the crops.
         augment: the augmentation.
+        split: how a global batch is cut.
         path: where the work is done. Of a resident set every rank holds the whole, and ``workers`` are the threads that
             load it.
         seed: what all order, crops and augmentation derive from.
@@ -40,6 +41,7 @@ class TrainLoader(BatchLoader):
         images: Source,
         crops: CropConfig,
         augment: AugmentConfig,
+        split: BatchSplit,
         path: DataPath = "crops",
         *,
         seed: int,
@@ -58,6 +60,8 @@ class TrainLoader(BatchLoader):
             workers, bad = 0, held.bad
         else:
             transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed, compiled=compiled)
-        whole: BatchTransform = transform if targets is None else WithTargets(transform, targets)
-        super().__init__(images, whole, seed=seed, workers=workers, device=device, min_side=min_side, **options)
+        targeted: BatchTransform = transform if targets is None else WithTargets(transform, targets)
+        super().__init__(
+            images, targeted, split, seed=seed, workers=workers, device=device, min_side=min_side, **options
+        )
         self.note(tuple(bad.items()))

@@ -37,11 +37,11 @@ class Joined:
 
     def __call__(self, epoch: int, indices: np.ndarray, boxes: np.ndarray, flips: np.ndarray) -> list[Tensor]:
         """Boxes and flips of all views."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for part in self.parts:
             views = slice(None if getattr(part, "all_views", False) else self.num_global)
-            found += part(epoch, indices, boxes[:, views], flips[:, views])
-        return found
+            tensors += part(epoch, indices, boxes[:, views], flips[:, views])
+        return tensors
 
 
 class MultiCrops(BatchTransform, Protocol):

@@ -81,11 +81,11 @@ def run_block(block: nn.Module, tokens: Tensor, number: int, forward: Callable[[
     """The activations of one block's forward pass; ``forward`` calls it."""
     if not isinstance(block, TimmBlock):
         return BlockActivations(number, block, tokens, forward(tokens))
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    passes: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(name: str) -> object:
         def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen[name] = (inputs[0], output)
+            passes[name] = (inputs[0], output)
 
         return hook
 
@@ -96,5 +96,5 @@ def run_block(block: nn.Module, tokens: Tensor, number: int, forward: Callable[[
         output = forward(tokens)
     return BlockActivations(
         number, block, tokens, output,
-        normed=seen["norm1"][1], attended=seen["ls1"][1], middle=seen["norm2"][0], mixed=seen["ls2"][1],
+        normed=passes["norm1"][1], attended=passes["ls1"][1], middle=passes["norm2"][0], mixed=passes["ls2"][1],
     )  # fmt: skip

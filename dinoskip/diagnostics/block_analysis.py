@@ -192,8 +192,8 @@ def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -
 
 def _second_norm(holder: nn.Module, name: str) -> str:
     """The norm that is given what attention leaves, its skip included; "" where there is none by a known name."""
-    found = next((norm for norm in ("norm3", "norm2") if hasattr(holder, norm)), "")  # XCiT's third comes second
-    return ".".join(filter(None, (name, found))) if found else ""
+    norm_name = next((norm for norm in ("norm3", "norm2") if hasattr(holder, norm)), "")  # XCiT's third comes second
+    return ".".join(filter(None, (name, norm_name))) if norm_name else ""
 
 
 def _ln_kappa(tokens: Tensor | None, images: int) -> float:

@@ -40,9 +40,7 @@ class DseParts:
     intra_image: float
     intra_batch: float
     dim: float
-    regularizer_dim: float
     paper_inter: float
-    paper_inter_unsquared: float
     paper_intra: float
     paper_dim: float
 
@@ -50,11 +48,6 @@ class DseParts:
     def dse(self) -> float:
         """The number that the released code prints, λ = 1."""
         return self.inter + self.dim - (self.intra_batch + self.intra_image) / 2
-
-    @property
-    def regularizer_dse(self) -> float:
-        """The same with one effective rank of all tokens, as its regulariser has it."""
-        return self.inter + self.regularizer_dim - (self.intra_batch + self.intra_image) / 2
 
 
 @torch.no_grad()
@@ -81,9 +74,7 @@ def dse(features: Tensor, clusters: Clusters, order: Tensor, group: int = GROUP,
         intra_image=_mean([_mean([cluster.code for cluster in image]) for image in image_radii if image]) / spread,
         intra_batch=_mean([cluster.code for part in radii for cluster in part]) / spread,
         dim=_mean(dims) / least,
-        regularizer_dim=effective_rank_of(every) / min(len(every), width),
         paper_inter=_mean([_by_cluster(group_apart.nearest.square(), group_apart.labels) for group_apart in apart]),
-        paper_inter_unsquared=_mean([_by_cluster(group_apart.nearest, group_apart.labels) for group_apart in apart]),
         paper_intra=_mean([_mean([cluster.paper for cluster in part]) for part in radii]),
         paper_dim=_mean(dims),
     )
@@ -113,13 +104,13 @@ class _Radius(NamedTuple):
 
 def _radii(tokens: Tensor, labels: Tensor) -> list[_Radius]:
     """Of every cluster of more than one token: the sum of its singular values, by either divisor."""
-    found = []
+    radii = []
     for name in _names(labels):
         members = tokens[labels == name]
         if len(members) > 1:
             total = float(torch.linalg.svdvals(members - members.mean(0)).sum())
-            found.append(_Radius(total / max(len(members) - 1, members.shape[1]) ** 0.5, total / (len(members) - 1)))
-    return found
+            radii.append(_Radius(total / max(len(members) - 1, members.shape[1]) ** 0.5, total / (len(members) - 1)))
+    return radii
 
 
 def _by_cluster(values: Tensor, labels: Tensor) -> float:
@@ -165,8 +156,8 @@ def k_means(points: Tensor, clusters: int) -> Tensor:
         sums = torch.zeros_like(centres).index_add_(0, labels, points)
         counts = torch.bincount(labels, minlength=len(centres))[:, None]
         centres = torch.where(counts > 0, sums / counts.clamp_min(1), centres)
-        found = torch.cdist(points, centres).argmin(1)
-        if bool((found == labels).all()):
+        assigned = torch.cdist(points, centres).argmin(1)
+        if bool((assigned == labels).all()):
             break
-        labels = found
+        labels = assigned
     return labels

@@ -75,11 +75,11 @@ def label_free(backbone: Backbone, images: Tensor) -> list[LabelFreeRow]:
 
 
 def _features(backbone: Backbone, images: Tensor, blocks: Sequence[int]) -> dict[int, Tensor]:
-    found: dict[int, list[Tensor]] = {block: [] for block in blocks}
+    tokens: dict[int, list[Tensor]] = {block: [] for block in blocks}
     for part in torch.split(images, _AT_ONCE):
         for block, layer in backbone.layers(part, blocks, norm="final").items():
-            found[block].append(layer.tokens.double().cpu())
-    return {block: torch.cat(parts) for block, parts in found.items()}
+            tokens[block].append(layer.tokens.double().cpu())
+    return {block: torch.cat(parts) for block, parts in tokens.items()}
 
 
 def turned_images(images: Tensor) -> Tensor:
@@ -112,8 +112,8 @@ def dse_curve(inter: Sequence[float], intra: Sequence[float], dim: Sequence[floa
     spread = float(rank.std())
     weight = float(difference.std()) / spread if spread else 0.0
     values: F64 = difference + weight * rank
-    found = peaks(values)
-    return DseCurve(weight, values, found, sorted(found, key=lambda place: (-values[place], place))[:MOST])
+    places = peaks(values)
+    return DseCurve(weight, values, places, sorted(places, key=lambda place: (-values[place], place))[:MOST])
 
 
 def peaks(values: F64) -> list[int]:

@@ -30,9 +30,9 @@ def linear_cka(x: Tensor, y: Tensor) -> float:
 
 def _centred(x: Tensor) -> Tensor:
     """(n, C) in float64 without its mean over samples; nan where what is left is rounding of equal samples."""
-    whole = x.double()
-    centred: Tensor = whole - whole.mean(0)
-    noise = _ROUNDING * torch.finfo(x.dtype).eps * torch.linalg.matrix_norm(whole)
+    samples = x.double()
+    centred: Tensor = samples - samples.mean(0)
+    noise = _ROUNDING * torch.finfo(x.dtype).eps * torch.linalg.matrix_norm(samples)
     return torch.where(torch.linalg.matrix_norm(centred) > noise, centred, torch.nan)
 
 
@@ -45,9 +45,7 @@ class StreamingCKA:
     """
 
     def __init__(self) -> None:
-        self._cross: Tensor | None = None
-        self._left: Tensor | None = None
-        self._right: Tensor | None = None
+        self._sums: list[Tensor] = []  # of HSIC between both lists, and within each
 
     @torch.no_grad()
     def update(self, left: Sequence[Tensor], right: Sequence[Tensor] | None = None) -> None:
@@ -59,18 +57,16 @@ class StreamingCKA:
         second = first if right is None else _hsic_grams(right)
         if first.shape[1:] != second.shape[1:]:
             raise ValueError(f"StreamingCKA: {first.shape[1]} and {second.shape[1]} samples")
-        cross = _unbiased(first, second)
         within = [torch.stack([_unbiased(g[None], g[None])[0, 0] for g in grams]) for grams in (first, second)]
-        if self._cross is None or self._left is None or self._right is None:
-            self._cross, self._left, self._right = cross, *within
-        else:
-            self._cross, self._left, self._right = self._cross + cross, self._left + within[0], self._right + within[1]
+        batch = [_unbiased(first, second), *within]
+        self._sums = [before + now for before, now in zip(self._sums, batch, strict=True)] if self._sums else batch
 
     def matrix(self) -> Tensor:
         """CKA (layers of left, layers of right), float64; ValueError before any batch."""
-        if self._cross is None or self._left is None or self._right is None:
+        if not self._sums:
             raise ValueError("StreamingCKA: no batch was given")
-        return self._cross / (self._left[:, None] * self._right[None, :]).clamp_min(1e-300).sqrt()
+        cross, left, right = self._sums
+        return cross / (left[:, None] * right[None, :]).clamp_min(1e-300).sqrt()
 
 
 def _hsic_grams(layers: Sequence[Tensor]) -> Tensor:

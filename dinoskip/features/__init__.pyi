@@ -1,6 +1,7 @@
+from .export_plan import ExportSettings
 from .extract import export
 from .store import FeatureSet, FeatureStore, as_float
 from .transform import Transform
 from .windows import FeatureWindows
 
-__all__ = ["FeatureSet", "FeatureStore", "FeatureWindows", "Transform", "as_float", "export"]
+__all__ = ["ExportSettings", "FeatureSet", "FeatureStore", "FeatureWindows", "Transform", "as_float", "export"]

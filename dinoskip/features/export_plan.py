@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +36,20 @@ class ImageSet(Protocol):
     def path(self, index: int, /) -> Path:
         """Return the file of an image."""
         ...
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What is read of each image, and how: the arguments of :func:`dinoskip.features.export` of these names."""
+
+    blocks: Sequence[int] | str
+    facet: str | Sequence[str] = "out"
+    norm: str | Sequence[str] = "final"
+    dtype: str = "float16"
+    transform: Transform = field(default_factory=Transform)
+    tokens: bool = True
+    cls: bool = True
+    batch_size: int = 16
 
 
 @dataclass(frozen=True)
@@ -103,19 +117,9 @@ def _read_points(facet: str | Sequence[str], norm: str | Sequence[str]) -> tuple
     return facets, norms
 
 
-def plan_export(
-    backbone: Backbone,
-    dataset: ImageSet,
-    blocks: Sequence[int] | str,
-    facet: str | Sequence[str],
-    norm: str | Sequence[str],
-    dtype: str,
-    transform: Transform,
-    tokens: bool,
-    cls: bool,
-    batch_size: int,
-) -> ExportPlan:
+def plan_export(backbone: Backbone, dataset: ImageSet, settings: ExportSettings) -> ExportPlan:
     """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
+    dtype, transform, tokens, batch_size = settings.dtype, settings.transform, settings.tokens, settings.batch_size
     if dtype not in STORED:
         raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
     if batch_size < 1:
@@ -124,15 +128,15 @@ def plan_export(
     paths = [Path(dataset.path(i)) for i in range(len(ids))]
     if not ids or len(set(ids)) != len(ids):
         raise DataError("features: there are no images" if not ids else "features: two images have the same id")
-    chosen, patch = _chosen(blocks, backbone.numbers), backbone.patch_size
-    cls = cls and backbone.has_class_token
+    chosen, patch = _chosen(settings.blocks, backbone.numbers), backbone.patch_size
+    cls = settings.cls and backbone.has_class_token
     if not tokens and not cls:
         raise ConfigError("features: neither tokens nor class tokens would be stored")
     with ThreadPoolExecutor(8) as pool:
         originals = list(pool.map(image_size, paths))
     sizes = [transform.padded_size(height, width, backbone.size_multiple) for height, width in originals]
     ragged = transform.ragged
-    facets, norms = _read_points(facet, norm)
+    facets, norms = _read_points(settings.facet, settings.norm)
     several = len(facets) > 1
     starts = {stride: _starts(sizes, stride) for stride in {backbone.stride(b) for b in chosen}} if ragged else None
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from dinoskip.console import Progress, duration, human_bytes, log
 from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 from dinoskip.errors import DataError, OutputInUse
-from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
+from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
@@ -74,10 +74,8 @@ def export(
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
     """
     out, group = Path(out), group_without_timeout(here)
-    sized = transform or Transform()
-    plan = group.on_main(
-        lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size)
-    )
+    settings = ExportSettings(blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
+    plan = group.on_main(lambda: plan_export(backbone, dataset, settings))
     other = differing_rank(group.gather(backbone.weights_hash))
     if other is not None:
         raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")

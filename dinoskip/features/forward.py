@@ -131,8 +131,8 @@ class ForwardPasses:
         batch = self._to_input(images, *size)
         arrays = self._passed(batch)
         if self.plan.transform.flip:
-            other = self._passed(batch.flip(-1))
-            for name, part in other.items():
+            mirrored_arrays = self._passed(batch.flip(-1))
+            for name, part in mirrored_arrays.items():
                 stride = self.plan.strides.get(name)
                 mirrored = part if stride is None else _mirrored(part, (size[0] // stride, size[1] // stride))
                 arrays[name] = (arrays[name] + mirrored) / 2

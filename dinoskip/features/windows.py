@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.console import Progress
-from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
+from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureSet, FeatureStore
-from dinoskip.features.transform import Transform
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -27,39 +26,36 @@ if TYPE_CHECKING:
 class FeatureWindows(FeatureSet):
     """Features of a data set at several blocks, computed as they are read.
 
-    ``limit`` is the most bytes of a window's features, all of them in memory; a window has one batch at least. The
-    other arguments are those of :func:`dinoskip.features.export`, as are the errors.
+    ``limit`` is the most bytes of a window's features, all of them in memory; a window has one batch at least. Errors
+    are those of :func:`dinoskip.features.export`.
     """
 
     def __init__(
         self,
         backbone: Backbone,
         dataset: ImageSet,
-        blocks: Sequence[int] | Literal["all"],
-        facet: str = "out",
-        norm: str = "final",
-        dtype: Literal["float16", "bfloat16", "float32"] = "float16",
+        settings: ExportSettings,
         *,
         limit: int,
-        transform: Transform | None = None,
-        tokens: bool = True,
-        cls: bool = True,
-        batch_size: int = 16,
         workers: int = 0,
     ) -> None:
-        sized = transform or Transform()
-        self.plan = plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size)
+        self.plan = plan_export(backbone, dataset, settings)
         super().__init__(Path(backbone.spec), self.plan.manifest)
-        self._of_part = lambda part: FeatureWindows(
-            part, dataset, [block for block in self.blocks if block in part.numbers], facet, norm, dtype, limit=limit,
-            transform=transform, tokens=tokens, cls=cls, batch_size=batch_size, workers=workers,
-        )  # fmt: skip
-        self.backbone, self.limit, self.threads = backbone, limit, decoding_threads(workers)
+        self.backbone, self.dataset, self.settings = backbone, dataset, settings
+        self.limit, self.workers = limit, workers
 
     def of_equal_grids(self) -> tuple[FeatureSet, ...]:
         """As :meth:`FeatureSet.of_equal_grids`: a pass of the network for each."""
         parts = [part for part in self.backbone.parts if set(part.numbers) & set(self.blocks)]
-        return (self,) if len(parts) == 1 else tuple(map(self._of_part, parts))
+        if len(parts) == 1:
+            return (self,)
+        blocks = [[block for block in self.blocks if block in part.numbers] for part in parts]
+        return tuple(
+            FeatureWindows(
+                part, self.dataset, replace(self.settings, blocks=numbers), limit=self.limit, workers=self.workers
+            )
+            for part, numbers in zip(parts, blocks, strict=True)
+        )
 
     def windows(self, done: NDArray[np.bool_] | None = None) -> list[list[int]]:
         """Numbers of the batches of each window; batches whose images are all ``done`` are in none."""
@@ -87,7 +83,8 @@ class FeatureWindows(FeatureSet):
         part = _part(self.plan, window)
         arrays = _Arrays(part)
         with Progress.hidden():
-            ForwardPasses(self.backbone, part, arrays, self.threads).run(range(len(part.batches)), lambda count: None)
+            passes = ForwardPasses(self.backbone, part, arrays, decoding_threads(self.workers))
+            passes.run(range(len(part.batches)), lambda count: None)
         return FeatureStore.of_arrays(self.path, part.manifest, arrays.arrays)
 
 
@@ -104,7 +101,8 @@ def _part(plan: ExportPlan, window: Sequence[int]) -> ExportPlan:
     if plan.starts is not None:
         manifest["grids"] = [plan.manifest["grids"][i] for i in images]
         starts = {
-            stride: np.concatenate([[0], np.cumsum(np.diff(whole)[images])]) for stride, whole in plan.starts.items()
+            stride: np.concatenate([[0], np.cumsum(np.diff(first_rows)[images])])
+            for stride, first_rows in plan.starts.items()
         }
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for name, (dtype, shape) in plan.arrays.items():

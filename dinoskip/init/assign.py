@@ -170,7 +170,7 @@ def _unsuited(attention: Attention) -> str | None:
     """Why products of an attention's factors are not what it computes with, or None."""
     if attention.over != "tokens":
         return "its softmax is over channels, so W_Q W_Kᵀ forms no logits"
-    if breaking := [what for what in attention.additions if what != "mixing of heads"]:
+    if breaking := [addition for addition in attention.additions if addition != "mixing of heads"]:
         return f"it has {' and '.join(breaking)}"
     if attention.key_heads != attention.heads:
         return f"{attention.heads} query heads share {attention.key_heads} key heads, so W_V W_O is no square product"

@@ -62,18 +62,18 @@ def report(model: nn.Module, images: Tensor | None = None) -> list[BlockReport]:
     for number, attention in enumerate(present, 1):
         if additions := [addition for addition in attention.additions if addition != "mixing of heads"]:
             raise ConfigError(f"report: the attention of block {number} is not plain: it has {' and '.join(additions)}")
-    given: Mapping[str, Tensor] = {}
+    inputs: Mapping[str, Tensor] = {}
     if images is not None:
         parameter = next(model.parameters())
         sites = {attention.name: model.get_submodule(attention.name) for attention in present}
-        given, _ = inputs_and_outputs_of(model, sites, images.to(parameter.device, parameter.dtype))
+        inputs, _ = inputs_and_outputs_of(model, sites, images.to(parameter.device, parameter.dtype))
     rows = []
     for number, (attention, mlp) in enumerate(zip_longest(present, mlps(model)[: len(present)]), 1):
         measured: dict[str, Any] = {"fc1_gain": None, "fc2_gain": None}
         if mlp is not None:
             measured = {"fc1_gain": _gain(mlp.first, parameters), "fc2_gain": _gain(mlp.last, parameters)}
-        if attention.name in given:
-            tokens = given[attention.name]
+        if attention.name in inputs:
+            tokens = inputs[attention.name]
             measured |= {"token_cosine": token_cosine(tokens), "effective_rank": effective_rank(tokens)}
         rows.append(BlockReport(block=number, **_weights(attention, parameters), **measured))
     return rows

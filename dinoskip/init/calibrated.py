@@ -165,8 +165,8 @@ class _Calibrated:
     def _mirrored(self, name: str, plain: PlainBlock) -> tuple[Tensor, Tensor]:
         """Weights of fc1 (4 n, D) and fc2 (D, 4 n): n units, their mirror images, and 2 n that bend."""
         hidden, dim = plain.layers["mlp.fc1"].weight.shape
-        units, rest = divmod(hidden, 4)
-        if rest or units < dim:
+        units, remainder = divmod(hidden, 4)
+        if remainder or units < dim:
             raise ConfigError(
                 f"calibrated_: {name} has {hidden} hidden units for a width of {dim}",
                 "mlp=mirrored needs a multiple of 4, at least 4 times the width; mlp=orthogonal takes any",

@@ -10,7 +10,8 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, attention_tensors, attentions_for, in_place, zeros
 from dinoskip.init.config import MimeticInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
-from dinoskip.init.skipless import query_key_factors
+from dinoskip.init.skipless import noisy_identity, query_key_factors
+from dinoskip.models.positions import sincos_positions
 from dinoskip.randomness import torch_rng
 
 
@@ -25,9 +26,8 @@ def mimetic_tensors(model: nn.Module, settings: MimeticInit, seed: int) -> Assig
     parameters = dict(model.named_parameters())
     for attention in attentions_for(model, "mimetic_", products=True, layer_scale=True):
         name, dim = attention.name, attention.dim
-        query, key = query_key_factors(
-            dim, attention.heads, settings.alpha, settings.beta, heads="top", noise="normal", seed=seed, name=name
-        )
+        noisy = noisy_identity(dim, settings.alpha, settings.beta, "normal", seed, name)
+        query, key = query_key_factors(dim, attention.heads, noisy)
         noise = noise_matrix(dim, "normal", torch_rng(seed, "init", name, "value_output"))
         value, output = spectral_factors(
             settings.alpha_vo * noise - settings.beta_vo * torch.eye(dim, dtype=torch.float64)
@@ -42,16 +42,10 @@ mimetic_ = in_place(mimetic_tensors, MimeticInit, positional=("alpha", "beta", "
 
 
 def _sincos_position(model: nn.Module) -> Tensor:
-    """2-D sine-cosine positions (1, prefix + h·w, D): sin x, cos x, sin y, cos y, a quarter of the channels each."""
+    """2-D sine-cosine positions (1, prefix + h·w, D) of a network."""
     position: Tensor = model.pos_embed  # type: ignore[assignment]
     rows, columns = (int(side) for side in model.patch_embed.grid_size)  # type: ignore[union-attr]
     dim, prefix = position.shape[-1], position.shape[1] - rows * columns
     if dim % 4:
         raise ConfigError(f"mimetic_: a sine-cosine position embedding needs a width divisible by 4, not {dim}")
-    frequency = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
-    y, x = torch.meshgrid(
-        torch.arange(rows, dtype=torch.float64), torch.arange(columns, dtype=torch.float64), indexing="ij"
-    )
-    angles = [coordinate.reshape(-1, 1) * frequency for coordinate in (x, y)]
-    grid = torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
-    return torch.cat([torch.zeros(prefix, dim, dtype=torch.float64), grid])[None]
+    return sincos_positions((rows, columns), dim, prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -19,7 +19,7 @@ from dinoskip.init.assign import (
     skip_weights,
     zeros,
 )
-from dinoskip.init.config import Draw, Heads, MlpInit, Noise, SkiplessInit
+from dinoskip.init.config import Draw, MlpInit, Noise, SkiplessInit
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
 from dinoskip.models.attention_sites import Mlp, write
 from dinoskip.randomness import torch_rng
@@ -57,9 +57,8 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
     for attention in present:
         name, dim, heads = attention.name, attention.dim, attention.heads
         share = 1.0 if settings.beta_width is None else (settings.beta_width / dim) ** BETA_EXPONENT
-        query, key = query_key_factors(
-            dim, heads, alpha, beta * share, heads=settings.heads, noise=settings.noise, seed=seed, name=name
-        )
+        noisy = noisy_identity(dim, alpha, beta * share, settings.noise, seed, name)
+        query, key = query_key_factors(dim, heads, noisy, split=settings.heads == "split")
         value, output = _rotations(dim, settings.draw, seed, name)
         yield from attention_tensors(attention, query, key, c_v * value, c_o * output, parameters)
         yield from zeros(model, (*attention.input_biases, attention.output.bias))
@@ -71,20 +70,23 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
 skipless_ = in_place(skipless_tensors, SkiplessInit, positional=("alpha", "beta", "c"))
 
 
-def query_key_factors(
-    dim: int, num_heads: int, alpha: float, beta: float, *, heads: Heads, noise: Noise, seed: int, name: str
-) -> tuple[Tensor, Tensor]:
-    """W^Q and W^K, float64 (heads, D, dh) each, of one layer called ``name``."""
-    width = dim // num_heads
+def noisy_identity(
+    dim: int, alpha: float, beta: float, noise: Noise, seed: int, name: str
+) -> Callable[[int | str], Tensor]:
+    """Draws alpha·Z + beta·I, float64 (D, D), for a head (or "all") of the layer called ``name``."""
     identity = beta * torch.eye(dim, dtype=torch.float64)
+    return lambda head: alpha * noise_matrix(dim, noise, torch_rng(seed, "init", name, "query_key", head)) + identity
 
-    def noisy(*place: int | str) -> Tensor:
-        return alpha * noise_matrix(dim, noise, torch_rng(seed, "init", name, "query_key", *place)) + identity
 
-    if heads == "split":
+def query_key_factors(
+    dim: int, num_heads: int, noisy: Callable[[int | str], Tensor], *, split: bool = False
+) -> tuple[Tensor, Tensor]:
+    """W^Q and W^K, float64 (heads, D, dh) each: factors of ``noisy(head)``, or of one ``noisy("all")`` dealt out."""
+    width = dim // num_heads
+    if split:
         query, key = spectral_factors(noisy("all"))
-        split = (dim, num_heads, width)
-        return query.reshape(split).transpose(0, 1), key.reshape(split).transpose(0, 1)
+        by_head = (dim, num_heads, width)
+        return query.reshape(by_head).transpose(0, 1), key.reshape(by_head).transpose(0, 1)
     with threadpool_limits(1, "blas"):  # LAPACK gains little from threads here, and waits for busy cores with them
         factors = [spectral_factors(noisy(head), width) for head in range(num_heads)]
     return torch.stack([query for query, _ in factors]), torch.stack([key for _, key in factors])

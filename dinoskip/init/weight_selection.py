@@ -36,20 +36,20 @@ def weight_selection_tensors(student: nn.Module, teacher: nn.Module) -> Assignme
             raise ConfigError(f"weight_selection_: the {role} is a {type(model).__name__}, not a VisionTransformer")
     if _has_all_skips(student) and not _has_all_skips(teacher):
         raise ConfigError("weight_selection_: the teacher has no skip connections, the student has", "use skip=false")
-    theirs = _selectable(teacher)
-    ours = _selectable(student)
+    of_teacher = _selectable(teacher)
+    of_student = _selectable(student)
     depth = len(student.blocks)  # type: ignore[arg-type]
     if depth > len(teacher.blocks):  # type: ignore[arg-type]
         raise ConfigError(f"weight_selection_: the student's {depth} blocks are more than the teacher's")
     later = tuple(f"blocks.{index}." for index in range(depth, len(teacher.blocks)))  # type: ignore[arg-type]
-    odd = sorted(set(ours) ^ {name for name in theirs if not name.startswith(later)})
+    odd = sorted(set(of_student) ^ {name for name in of_teacher if not name.startswith(later)})
     if odd:
-        holder = "student" if odd[0] in ours else "teacher"
+        holder = "student" if odd[0] in of_student else "teacher"
         raise ConfigError(f"weight_selection_: only the {holder} has {odd[0]}", "use models of the same parts")
-    for name, target in ours.items():
-        _check_shape(name, tuple(target.shape), tuple(theirs[name].shape))
-    for name, target in ours.items():
-        yield name, select_uniformly(theirs[name].detach().double().cpu(), tuple(target.shape))
+    for name, target in of_student.items():
+        _check_shape(name, tuple(target.shape), tuple(of_teacher[name].shape))
+    for name, target in of_student.items():
+        yield name, select_uniformly(of_teacher[name].detach().double().cpu(), tuple(target.shape))
 
 
 def select_uniformly(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -75,8 +75,8 @@ def _selectable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _check_shape(name: str, small: tuple[int, ...], large: tuple[int, ...]) -> None:
-    whole = {"patch_embed.proj.weight": slice(1, None), "pos_embed": slice(0, 2)}.get(name)
-    if whole is not None and small[whole] != large[whole]:
+    fixed = {"patch_embed.proj.weight": slice(1, None), "pos_embed": slice(0, 2)}.get(name)
+    if fixed is not None and small[fixed] != large[fixed]:
         raise ConfigError(f"weight_selection_: {name} is {small} in the student and {large} in the teacher",
                           "patch size and image size must be the same")  # fmt: skip
     if len(small) != len(large) or any(s > t for s, t in zip(small, large, strict=True)):

@@ -157,6 +157,12 @@ def _tensor(returned: Any) -> Tensor:
     return tokens
 
 
+def timm_statistics(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Image mean and standard deviation that a network of timm carries."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
+
+
 def square_patch_side(patch_size: Any, spec: str) -> int:
     """Side of square patches, given as one number or as (height, width); :class:`ConfigError` if not square."""
     height, width = patch_size if isinstance(patch_size, tuple | list) else (patch_size, patch_size)
@@ -172,8 +178,8 @@ def project_fused(projection: nn.Module, inputs: Tensor, facet: str, bias: Tenso
     weights) are called whole. ``bias`` (3·A,) stands for a bias that the attention keeps outside of the projection.
     """
     if type(projection) is not nn.Linear:
-        whole: Tensor = projection(inputs)
-        return (whole if bias is None else whole + bias).tensor_split(3, dim=-1)[PARTS[facet]]
+        projected: Tensor = projection(inputs)
+        return (projected if bias is None else projected + bias).tensor_split(3, dim=-1)[PARTS[facet]]
     width = projection.out_features // 3
     rows = slice(PARTS[facet] * width, (PARTS[facet] + 1) * width)
     bias = projection.bias if bias is None else bias

@@ -43,8 +43,8 @@ class Factor:
 
     def read(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """The matrix (out, in) in float64, where the parameter lies."""
-        whole = parameters[self.name].detach().double()
-        return (whole.T if self.transposed else whole)[self.start : self.stop]
+        matrix = parameters[self.name].detach().double()
+        return (matrix.T if self.transposed else matrix)[self.start : self.stop]
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,8 @@ _OVER_CHANNELS = ("XCA", "ChannelAttention", "ChannelAttentionV2")
 
 def attentions(model: nn.Module) -> list[Attention]:
     """Every attention of the network, in the order of its modules. Empty where there is none."""
-    found: list[Attention] = []
-    for name, module in model.named_modules():
-        if (attention := _attention(name, module)) is not None:
-            found.append(attention)
-    return found
+    known = (_attention(name, module) for name, module in model.named_modules())
+    return [attention for attention in known if attention is not None]
 
 
 def known_attention(module: nn.Module | None) -> Attention | None:
@@ -180,26 +177,23 @@ def known_attention(module: nn.Module | None) -> Attention | None:
 
 def is_plain_attention(module: nn.Module | None, *, softmax: bool = True) -> bool:
     """Whether a module is the papers' attention (:attr:`Attention.plain`); without ``softmax`` 1.5-entmax is, too."""
-    found = known_attention(module)
-    return found is not None and found.plain and not (softmax and isinstance(module, EntmaxAttention))
+    attention = known_attention(module)
+    return attention is not None and attention.plain and not (softmax and isinstance(module, EntmaxAttention))
 
 
 def head_factors(module: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:meth:`Attention.factors` of a module that is an attention; :class:`ConfigError` if it is none."""
-    found = known_attention(module)
-    if found is None:
+    attention = known_attention(module)
+    if attention is None:
         raise ConfigError(f"a {type(module).__name__} is no attention that is known")
-    return found.factors(dict(module.named_parameters()))
+    return attention.factors(dict(module.named_parameters()))
 
 
 def mlps(model: nn.Module) -> list[Mlp]:
     """Every MLP of the network, in the order of its modules."""
     inside = tuple(f"{attention.name}." for attention in attentions(model))
-    found: list[Mlp] = []
-    for name, module in model.named_modules():
-        if not f"{name}.".startswith(inside) and (mlp := _mlp(name, module)) is not None:
-            found.append(mlp)
-    return found
+    known = (_mlp(name, module) for name, module in model.named_modules() if not f"{name}.".startswith(inside))
+    return [mlp for mlp in known if mlp is not None]
 
 
 def write(factors: Mapping[Factor, Tensor], parameters: Mapping[str, Tensor]) -> Assignments:
@@ -211,12 +205,12 @@ def write(factors: Mapping[Factor, Tensor], parameters: Mapping[str, Tensor]) ->
         by_parameter.setdefault(factor.name, []).append(factor)
     for name, parts in by_parameter.items():
         old = parameters[name]
-        whole = torch.empty(old.shape[::-1] if parts[0].transposed else old.shape, dtype=torch.float64)
-        if sum(part.stop - part.start for part in parts) < len(whole):
-            whole.copy_((old.T if parts[0].transposed else old).detach().double().cpu())
+        matrix = torch.empty(old.shape[::-1] if parts[0].transposed else old.shape, dtype=torch.float64)
+        if sum(part.stop - part.start for part in parts) < len(matrix):
+            matrix.copy_((old.T if parts[0].transposed else old).detach().double().cpu())
         for part in parts:
-            whole[part.start : part.stop] = factors[part]
-        yield name, whole.T.contiguous() if parts[0].transposed else whole
+            matrix[part.start : part.stop] = factors[part]
+        yield name, matrix.T.contiguous() if parts[0].transposed else matrix
 
 
 def _mlp(name: str, module: nn.Module) -> Mlp | None:
@@ -224,12 +218,12 @@ def _mlp(name: str, module: nn.Module) -> Mlp | None:
         parts = {part: _layer(module, part) for part in (first, last, gate) if part is not None}
         if any(layer is None for layer in parts.values()):
             continue
-        whole = {part: _whole(f"{name}.{part}" if name else part, layer) for part, layer in parts.items()}
-        up, kind = whole[first], type(module).__name__
-        if gate is None and up.shape[0] == 2 * whole[last].columns:
+        factors = {part: _part(f"{name}.{part}" if name else part, layer) for part, layer in parts.items()}
+        up, kind = factors[first], type(module).__name__
+        if gate is None and up.shape[0] == 2 * factors[last].columns:
             half = up.shape[0] // 2
-            return Mlp(name, kind, replace(up, start=half), whole[last], replace(up, stop=half))
-        return Mlp(name, kind, up, whole[last], whole[gate] if gate is not None else None)
+            return Mlp(name, kind, replace(up, start=half), factors[last], replace(up, stop=half))
+        return Mlp(name, kind, up, factors[last], factors[gate] if gate is not None else None)
     return None
 
 
@@ -253,7 +247,7 @@ def _attention(name: str, module: nn.Module) -> Attention | None:
             query=query,
             key=key,
             value=value,
-            output=_whole(f"{name}.{output}" if name else output, _layer(module, output)),
+            output=_part(f"{name}.{output}" if name else output, _layer(module, output)),
             heads=heads,
             key_heads=max(1, key.shape[0] * heads // query.shape[0]),
             over="channels" if kind in _OVER_CHANNELS else "tokens",
@@ -275,11 +269,7 @@ def _layer(module: nn.Module, name: str) -> nn.Module | None:
     return module if linear and weight is not None and weight.ndim == 2 else None
 
 
-def _whole(name: str, layer: Any) -> Factor:
-    return _part(name, layer, 1, 0)
-
-
-def _part(name: str, layer: Any, parts: int, at: int) -> Factor:
+def _part(name: str, layer: Any, parts: int = 1, at: int = 0) -> Factor:
     """Part ``at`` of a layer whose rows hold ``parts`` factors, one after the other."""
     transposed = type(layer).__name__ == "Conv1D"
     rows, columns = layer.weight.shape[::-1] if transposed else layer.weight.shape
@@ -300,7 +290,7 @@ def _heads(module: nn.Module) -> int:
 
 def _additions(module: nn.Module) -> tuple[str, ...]:
     present = [
-        what for part, what in _ADDITIONS.items()
+        addition for part, addition in _ADDITIONS.items()
         if getattr(module, part, None) is not None
         and not isinstance(getattr(module, part), nn.Identity | Temperature | bool)
         and not (part == "norm" and hasattr(module, "sr"))  # PVT v2's: of the keys' and values' inputs

@@ -8,6 +8,8 @@ import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
+from dinoskip.precision import at_least_float32
+
 
 def entmax15(logits: Tensor) -> Tensor:
     """Rows p = max(z - τ, 0)² of sum 1 over the last dimension, z = logits / 2, in at least float32; exact (a sort).
@@ -22,7 +24,7 @@ def entmax15(logits: Tensor) -> Tensor:
 
 
 def _rows(logits: Tensor) -> Tensor:
-    work = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    work = at_least_float32(logits)
     z = ((work - work.amax(-1, keepdim=True)) / 2).clamp(min=-1)  # what lies lower is outside every support
     ordered = z.sort(-1, descending=True).values
     count = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)

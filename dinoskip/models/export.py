@@ -49,7 +49,8 @@ def strip_prefixes(state: Mapping[str, T], where: str | Path) -> dict[str, T]:
     return stripped
 
 
-def _listed(names: Iterable[str], label: str) -> list[str]:
+def listed(names: Iterable[str], label: str) -> list[str]:
+    """``N LABEL (a, b, c, d, ...)`` as a list of one; empty for no names."""
     ordered = sorted(names)
     if not ordered:
         return []
@@ -63,18 +64,18 @@ Shape = Sequence[int]
 def check_shapes(expected: Mapping[str, Shape], given: Mapping[str, Shape], where: str | Path) -> None:
     """:class:`WeightsError` with counts and names unless ``given`` has the names and shapes of ``expected``."""
     common = expected.keys() & given.keys()
-    other = {
+    misshapen = {
         f"{name} {tuple(given[name])} for {tuple(expected[name])}"
         for name in common
         if tuple(given[name]) != tuple(expected[name])
     }
     problems = [
-        *_listed(expected.keys() - given.keys(), "missing"),
-        *_listed(given.keys() - expected.keys(), "not in the model"),
-        *_listed(other, "of another shape"),
+        *listed(expected.keys() - given.keys(), "missing"),
+        *listed(given.keys() - expected.keys(), "not in the model"),
+        *listed(misshapen, "of another shape"),
     ]
     if problems:
-        fitting = len(common) - len(other)
+        fitting = len(common) - len(misshapen)
         raise WeightsError(f"{where}: the weights do not fit: {fitting} of {len(expected)} do; {'; '.join(problems)}")
 
 
@@ -87,7 +88,7 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
     )
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
-        raise WeightsError(f"{where}: not finite: {'; '.join(_listed(broken, 'tensors'))}")
+        raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
 
 
 def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
@@ -125,9 +126,9 @@ def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
         small = from_config(config.model_copy(update={"depth": 1}), weight_init="skip").state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in small.items()}
     block = {name.removeprefix(_FIRST): shape for name, shape in shapes.items() if name.startswith(_FIRST)}
-    rest = {name: shape for name, shape in shapes.items() if not name.startswith(_FIRST)}
+    outside = {name: shape for name, shape in shapes.items() if not name.startswith(_FIRST)}
     depth = range(config.blocks)
-    return rest | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
+    return outside | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
 
 
 def refuse_skipless_weights(path: Path, what: str) -> None:

@@ -83,18 +83,18 @@ def skip_blocks(model: nn.Module) -> list[Any]:
 
     Raises :class:`ConfigError` for a network that has none and whose blocks are of no known family.
     """
-    found: list[Any] = [module for module in model.modules() if hasattr(module, "skip_weights")]
-    if found:
-        return found
-    found = [module for module in model.modules() if type(module) in _CLASSES]
-    if not found:
+    blocks: list[Any] = [module for module in model.modules() if hasattr(module, "skip_weights")]
+    if blocks:
+        return blocks
+    blocks = [module for module in model.modules() if type(module) in _CLASSES]
+    if not blocks:
         known = "ViT, Swin, CaiT, XCiT, PVT v2, ConvMixer"
         raise ConfigError(f"skips of a {type(model).__name__}: its blocks are not known", f"those are: {known}")
-    for block in found:
+    for block in blocks:
         block.__class__ = _CLASSES[type(block)]
         block.register_buffer("changing", None, persistent=False)
         block.skip_weights = (1.0, 1.0)
-    return found
+    return blocks
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
 from dinoskip.models.adapter import LoadedModel, VitAdapter, square_patch_side
+from dinoskip.models.export import listed
 from dinoskip.models.hf_client import hub_client
 from dinoskip.randomness import derive
 
@@ -132,7 +133,6 @@ class HfVitAdapter(VitAdapter):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether this class knows the network."""
         return type(model).__name__ in FAMILIES and type(model).__module__.startswith("transformers.")
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
@@ -201,16 +201,11 @@ def _check_report(report: Mapping[str, Any], prefix: str, where: str) -> None:
     """:class:`WeightsError` that lists keys, unless every tensor of the model was in the file and the other way."""
     names = report["unexpected_keys"]
     extra = [name for name in names if not name.removeprefix(prefix).startswith(NOT_BACKBONE)]
-    problems = []
-    for label, names in (
-        ("missing", report["missing_keys"]),
-        ("not in the model", extra),
-        ("of another shape", [entry[0] for entry in report["mismatched_keys"]]),
-    ):
-        ordered = sorted(map(str, names))
-        if ordered:
-            more = ", ..." if len(ordered) > 4 else ""
-            problems.append(f"{len(ordered)} {label} ({', '.join(ordered[:4])}{more})")
+    problems = [
+        *listed(report["missing_keys"], "missing"),
+        *listed(extra, "not in the model"),
+        *listed([entry[0] for entry in report["mismatched_keys"]], "of another shape"),
+    ]
     if problems:
         raise WeightsError(f"{where}: the weights do not fit: {'; '.join(problems)}")
 

@@ -43,7 +43,6 @@ class DinoAuthorsAdapter(VitAdapter):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether this class knows the network."""
         prepares = any(hasattr(model, name) for name in ("prepare_tokens", "prepare_tokens_with_masks"))
         return prepares and all(hasattr(model, name) for name in ("patch_embed", "blocks", "norm", "embed_dim"))
 

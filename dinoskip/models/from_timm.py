@@ -29,6 +29,7 @@ from dinoskip.models.adapter import (
     apply_head_norm,
     project_fused,
     square_patch_side,
+    timm_statistics,
 )
 from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
@@ -69,8 +70,7 @@ class _TimmAdapter(VitAdapter):
             )
 
     def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
-        config = getattr(self.model, "pretrained_cfg", None) or {}
-        return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
+        return timm_statistics(self.model)
 
     def run_block_seen(
         self, index: int, tokens: Tensor, context: Any, facets: Collection[str]
@@ -108,7 +108,6 @@ class TimmVitAdapter(_TimmAdapter):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether this class knows the network."""
         return isinstance(model, VisionTransformer)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
@@ -137,7 +136,6 @@ class TimmEvaAdapter(_TimmAdapter):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether this class knows the network."""
         return isinstance(model, Eva)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
@@ -274,7 +272,6 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
         except DinoskipError:
             raise
         except Exception as error:
-            raise WeightsError(
-                f"timm:{name}: pretrained weights cannot be loaded: {first_line(error)}", offline_hint(name)
-            ) from error
+            reason = f"timm:{name}: pretrained weights cannot be loaded: {first_line(error)}"
+            raise WeightsError(reason, offline_hint(f"timm:{name}")) from error
     return LoadedModel(model)

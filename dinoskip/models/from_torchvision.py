@@ -12,6 +12,7 @@ from torch import nn
 from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_strict
+from dinoskip.models.timm_networks import offline_hint
 from dinoskip.models.wrappings import read_content
 from dinoskip.randomness import derive
 
@@ -50,9 +51,5 @@ def _pretrained(model: nn.Module, name: str) -> None:
     try:
         model.load_state_dict(weights.get_state_dict(check_hash=True, weights_only=True))
     except Exception as error:
-        reason = first_line(error)
-        raise WeightsError(
-            f"tv:{name}: pretrained weights cannot be loaded: {reason}",
-            f"they are downloaded once, which needs network; for a file that you have write tv:{name},file=FILE, for "
-            f"random weights tv:{name},pretrained=false",
-        ) from error
+        reason = f"tv:{name}: pretrained weights cannot be loaded: {first_line(error)}"
+        raise WeightsError(reason, offline_hint(f"tv:{name}")) from error

@@ -9,6 +9,16 @@ from torch.nn import functional as F
 from dinoskip.randomness import torch_rng
 
 
+@torch.no_grad()
+def draw_layers_(head: nn.Module, seed: int, place: str = "head") -> None:
+    """Truncated normal (0.02) matrices and zero biases, in place, from ``seed`` and the names alone; norms stay."""
+    for name, parameter in head.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", place, name))
+        elif name.endswith("bias"):
+            parameter.zero_()
+
+
 class DINOHead(nn.Module):
     """Three-layer MLP, L2 normalisation and a weight-normalised prototype layer (facebookresearch/dino, DINOHead).
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, did_you_mean, first_line
+from dinoskip.models.adapter import timm_statistics
 
 MOST_PREFIX_TOKENS = 16
 """Tokens before the patches (class token, registers) that a sequence of tokens may have to be taken for a map."""
@@ -63,8 +64,7 @@ class LevelReader(ABC):
 
     def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
         """Image mean and standard deviation, where the network carries them."""
-        config = getattr(self.model, "pretrained_cfg", None) or {}
-        return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
+        return timm_statistics(self.model)
 
 
 class TimmLevels(LevelReader):
@@ -166,9 +166,9 @@ class HookedLevels(LevelReader):
 
     def read(self, images: Tensor, indices: Sequence[int]) -> dict[int, LevelMap]:
         wanted = {i: self.modules[i] for i in indices}
-        seen = outputs_of(self.model, wanted, images)
+        outputs = outputs_of(self.model, wanted, images)
         height, width = images.shape[-2:]
-        maps = {i: self.layouts[i].read(seen[i], height, width) for i in indices}
+        maps = {i: self.layouts[i].read(outputs[i], height, width) for i in indices}
         if not self.has_class_token:
             maps = {i: LevelMap(level.tokens, None, level.grid) for i, level in maps.items()}
         return maps
@@ -187,15 +187,15 @@ def inputs_and_outputs_of(
     model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor
 ) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
     """As :func:`outputs_of`, the first tensors that ``modules`` are given and those that they return, of one pass."""
-    given: dict[Any, Tensor] = {}
-    returned: dict[Any, Tensor] = {}
+    inputs_of: dict[Any, Tensor] = {}
+    outputs_by_key: dict[Any, Tensor] = {}
 
     def keep(key: Any) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            for seen, value in ((given, inputs), (returned, output)):
+            for tensors, value in ((inputs_of, inputs), (outputs_by_key, output)):
                 if (tensor := _first_tensor(value)) is not None:
-                    seen.pop(key, None)  # order is that of the last call
-                    seen[key] = tensor
+                    tensors.pop(key, None)  # order is that of the last call
+                    tensors[key] = tensor
 
         return hook
 
@@ -203,7 +203,7 @@ def inputs_and_outputs_of(
         for key, module in modules.items():
             hooks.callback(module.register_forward_hook(keep(key)).remove)
         model(images)
-    return given, returned
+    return inputs_of, outputs_by_key
 
 
 def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layout]:
@@ -218,11 +218,11 @@ def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layo
     for height, width in ((size, 2 * size), (size, size)):
         try:
             zeros = torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype)
-            seen = outputs_of(model, modules, zeros)
+            outputs = outputs_of(model, modules, zeros)
         except Exception as error:  # of the user's module any kind
             failure = error
             continue
-        layouts = {name: layout_of(tuple(output.shape), height, width) for name, output in seen.items()}
+        layouts = {name: layout_of(tuple(output.shape), height, width) for name, output in outputs.items()}
         return {name: layout for name, layout in layouts.items() if layout is not None}
     assert failure is not None
     reason = first_line(failure)

@@ -37,10 +37,6 @@ from dinoskip.specs import authors_positions, run_weights, split_spec
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
 
 
-def _load_weights(file: str) -> LoadedModel:
-    return load_vit_file(file)
-
-
 def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
     model, info = build_from_weights(run_weights(folder, role))
     return LoadedModel(model, info)
@@ -48,7 +44,7 @@ def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
 
 _LOADERS: dict[str, Callable[..., LoadedModel]] = {
     "run": _load_run,
-    "weights": _load_weights,
+    "weights": load_vit_file,
     "dino": load_vit_file,
     "file": load_vit_file,
     "timm": load_timm,

@@ -31,12 +31,12 @@ def visible_tokens(model: VisionTransformer, images: Tensor, kept: Tensor) -> Te
 
 def visible_blocks(model: VisionTransformer, images: Tensor, kept: Tensor, every: int) -> list[Tensor]:
     """As :func:`visible_tokens`, of blocks ``every``, 2 ``every``, ... and without a norm."""
-    tokens, found = _visible(model, images, kept), []
+    tokens, kept_tokens = _visible(model, images, kept), []
     for number, block in enumerate(model.blocks, 1):
         tokens = block(tokens)
         if number % every == 0:
-            found.append(_without_registers(model, tokens))
-    return found
+            kept_tokens.append(_without_registers(model, tokens))
+    return kept_tokens
 
 
 def _without_registers(model: VisionTransformer, tokens: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 BASE = 10_000.0
 
 
-def sincos_positions(grid: int, dim: int) -> Tensor:
-    """Positions of a CLS token, zeros, and of ``grid`` × ``grid`` patches in raster order: float32 (1, 1 + grid², dim).
+def sincos_positions(grid: tuple[int, int], dim: int, prefix: int = 1) -> Tensor:
+    """Positions of ``prefix`` tokens, zeros, and of a ``grid`` (h, w) of patches: float64 (1, prefix + h·w, dim).
 
     The first half of the channels tells the column, the second the row; in each, sines come before cosines of
     frequencies 1 to 1/10,000. ``dim`` must be a multiple of 4 (ValueError).
@@ -17,8 +17,7 @@ def sincos_positions(grid: int, dim: int) -> Tensor:
     if dim % 4:
         raise ValueError(f"{dim} channels: sine-cosine positions need a multiple of 4")
     frequencies = BASE ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
-    angles = torch.arange(grid, dtype=torch.float64)[:, None] * frequencies  # (grid, dim / 4)
-    along = torch.cat([angles.sin(), angles.cos()], dim=1)
-    columns, rows = along.repeat(grid, 1), along.repeat_interleave(grid, dim=0)
-    patches = torch.cat([columns, rows], dim=1).float()
-    return torch.cat([torch.zeros(1, dim), patches])[None]
+    angles = [torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid]  # (side, dim / 4)
+    rows, columns = (torch.cat([angle.sin(), angle.cos()], dim=1) for angle in angles)
+    patches = torch.cat([columns.repeat(grid[0], 1), rows.repeat_interleave(grid[1], dim=0)], dim=1)
+    return torch.cat([torch.zeros(prefix, dim, dtype=torch.float64), patches])[None]

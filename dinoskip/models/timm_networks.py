@@ -93,7 +93,8 @@ def build_timm(name: str, seed: int, options: Mapping[str, Any]) -> Any:
         if wrong or "/" not in name:
             hint = "check the name, its tag and the options"
             raise ConfigError(f"timm:{name}: timm cannot build it: {reason}", hint) from error
-        raise WeightsError(f"timm:{name}: its description cannot be fetched: {reason}", offline_hint(name)) from error
+        message = f"timm:{name}: its description cannot be fetched: {reason}"
+        raise WeightsError(message, offline_hint(f"timm:{name}")) from error
 
 
 def _any_size(name: str, options: Mapping[str, Any]) -> Any:
@@ -113,9 +114,9 @@ def _any_size(name: str, options: Mapping[str, Any]) -> Any:
     raise AssertionError("the last try has no option of ours")
 
 
-def offline_hint(name: str) -> str:
-    """What to do where weights cannot be downloaded."""
+def offline_hint(spec: str) -> str:
+    """What to do where the weights of a network of timm or torchvision cannot be downloaded."""
     return (
-        "they are downloaded once, which needs network; for a file that you have write "
-        f"timm:{name},file=FILE (.safetensors or .pth), for random weights timm:{name},pretrained=false"
+        f"they are downloaded once, which needs network; for a file that you have write {spec},file=FILE "
+        f"(.safetensors or .pth), for random weights {spec},pretrained=false"
     )

@@ -18,17 +18,11 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from dinoskip.config import dump
+from dinoskip.config import Config, dump
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
-from dinoskip.models.build import vit_arguments
-from dinoskip.models.entmax import EntmaxAttention
+from dinoskip.models.build import create_model
 from dinoskip.models.export import save_weights
-from dinoskip.models.graying import GrayingPatchEmbed
-from dinoskip.models.skip_weight import weigh_skips_
-from dinoskip.models.temperature import temper_
-from dinoskip.models.token_norms import TokenNorm
-from dinoskip.models.vit import Vit
 from dinoskip.vit_config import SHAPES, GrayingConfig, SkipWeight, TemperatureConfig, VitConfig, layout_of, timm_name
 
 _CFG = {
@@ -44,33 +38,25 @@ _CFG = {
     "license": "apache-2.0",
 }
 
+_SETTINGS: dict[str, type[Config]] = {
+    "skip_weight": SkipWeight,
+    "graying": GrayingConfig,
+    "temperature": TemperatureConfig,
+}
+"""Arguments that are settings of ours; config.json has them as plain values."""
+
 # timm finds the configurations of a module's entry points by this name
 default_cfgs = generate_default_cfgs({timm_name(name): dict(_CFG) for name in SHAPES})
 
 
 def _entry_point(name: str) -> Callable[..., VisionTransformer]:
     def build(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-        arguments = vit_arguments(name, kwargs.pop("skip", False)) | {"img_size": 224} | kwargs
-        graying = arguments.pop("graying", None)
-        if graying is not None:
-            arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=GrayingConfig.model_validate(graying))
-        temperature = arguments.pop("temperature", None)
-        weight = arguments.pop("skip_weight", None)
-        if registers := arguments.pop("registers", 0):
-            arguments |= {"reg_tokens": registers, "no_embed_class": True}
-        if arguments.pop("cls_norms", False):
-            arguments["norm_layer"] = partial(TokenNorm, eps=1e-6, prefix=1 + registers)
-        if arguments.pop("attention", None) == "entmax15":
-            arguments["attn_layer"] = EntmaxAttention
+        arguments = {"skip": False, "img_size": 224} | kwargs
+        arguments |= {key: _SETTINGS[key].model_validate(arguments[key]) for key in _SETTINGS.keys() & arguments.keys()}
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
         model: VisionTransformer = build_model_with_cfg(
-            Vit, build.__name__, pretrained, feature_cfg=features, **arguments
+            partial(create_model, name), build.__name__, pretrained, feature_cfg=features, **arguments
         )
-        if temperature is not None:
-            temper_(model.blocks, TemperatureConfig.model_validate(temperature))
-        if weight is not None:
-            setting = SkipWeight.model_validate(weight)
-            weigh_skips_(model, setting.weights(setting.first, len(model.blocks)))
         return model
 
     build.__name__ = build.__qualname__ = timm_name(name)

@@ -25,6 +25,8 @@ class TokenNorm(nn.LayerNorm):
         """Normalise all tokens of images together; ValueError for anything else."""
         if tokens.ndim != 3 or tokens.shape[1] <= self.prefix:
             raise ValueError(f"tokens {tuple(tokens.shape)}: all of an image, (B, {self.prefix} + N, C), are needed")
-        first = F.layer_norm(tokens[:, : self.prefix], self.normalized_shape, self.cls_weight, self.cls_bias, self.eps)
-        rest = F.layer_norm(tokens[:, self.prefix :], self.normalized_shape, self.weight, self.bias, self.eps)
-        return torch.cat([first, rest], dim=1)
+        prefix_tokens = F.layer_norm(
+            tokens[:, : self.prefix], self.normalized_shape, self.cls_weight, self.cls_bias, self.eps
+        )
+        patches = F.layer_norm(tokens[:, self.prefix :], self.normalized_shape, self.weight, self.bias, self.eps)
+        return torch.cat([prefix_tokens, patches], dim=1)

@@ -118,21 +118,21 @@ def find_tower(content: Any, path: Path, role: str | None = None, prefix: str | 
     Of several the one under ``prefix`` (as :attr:`Tower.taken` says it), else the averaged copy, else with ``role``
     "student" the other one. Raises :class:`WeightsError` where there is none, or more than one is left.
     """
-    found = list(_towers(content))
-    if not found:
+    towers = list(_towers(content))
+    if not towers:
         held = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
         raise WeightsError(
             f"{path}: no ViT in it: no {PATCH_EMBEDDINGS[0]} or its like, under any prefix; it holds: {held}"
         )
     if prefix is not None:
-        chosen = [tower for tower in found if tower.taken == prefix]
+        chosen = [tower for tower in towers if tower.taken == prefix]
     elif role == "student":
-        chosen = [tower for tower in found if not _is_teacher(tower)] or found
+        chosen = [tower for tower in towers if not _is_teacher(tower)] or towers
     else:
-        chosen = [tower for tower in found if _is_teacher(tower)] or found
+        chosen = [tower for tower in towers if _is_teacher(tower)] or towers
     if len(chosen) != 1:
-        names = ", ".join(tower.taken or "(no prefix)" for tower in found)
-        raise WeightsError(f"{path}: {len(found)} ViTs in it: {names}", f"say which: {path},prefix={found[0].taken}")
+        names = ", ".join(tower.taken or "(no prefix)" for tower in towers)
+        raise WeightsError(f"{path}: {len(towers)} ViTs in it: {names}", f"say which: {path},prefix={towers[0].taken}")
     return chosen[0]
 
 

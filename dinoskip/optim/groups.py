@@ -71,8 +71,8 @@ def by_layer(groups: list[dict[str, Any]], decay: float) -> list[dict[str, Any]]
     """
     if decay == 1:
         return groups
-    found = [_BLOCK.search(name) for group in groups for name in group["names"]]
-    blocks = [int(match[1]) for match in found if match and match[1]]
+    matches = [_BLOCK.search(name) for group in groups for name in group["names"]]
+    blocks = [int(match[1]) for match in matches if match and match[1]]
     if not blocks:
         raise ValueError("layer_decay: no parameter belongs to a block")
     top, split = max(blocks) + 2, []

@@ -199,9 +199,9 @@ def refresh_bases(stacks: list[Stack], solve: Solve, incidents: Incidents) -> No
         for at, position in stack.factors:
             new, order = next(remaining)
             if not next(finite):
-                what = f"dimension {position} of {len(stack)} × {tuple(stack.core)}"
+                label = f"dimension {position} of {len(stack)} × {tuple(stack.core)}"
                 factors, old = stack.tensors[f"factor_{position}"], stack.tensors[f"basis_{position}"]
-                repair_(new, order, factors, old, solve, incidents, what)
+                repair_(new, order, factors, old, solve, incidents, label)
             bases[f"basis_{position}"], orders[at] = new, order
         if stack.step:  # at the very start both moments are zero
             with exact_products(stack.tensors["exp_avg"].device):
@@ -268,11 +268,11 @@ def orthonormal(matrices: Tensor) -> Tensor:
 
 
 def repair_(
-    new: Tensor, order: Tensor | None, factors: Tensor, old: Tensor, solve: Solve, incidents: Incidents, what: str
+    new: Tensor, order: Tensor | None, factors: Tensor, old: Tensor, solve: Solve, incidents: Incidents, label: str
 ) -> None:
     """Replace the non-finite bases of ``new`` (B, n, n) in place, from ``factors`` in float64 or else by ``old``.
 
-    ``order`` (B, n) is corrected along; ``what`` names the stack in the log.
+    ``order`` (B, n) is corrected along; ``label`` names the stack in the log.
     """
     good = torch.isfinite(new).flatten(1).all(1).tolist()
     for at in [i for i, fine in enumerate(good) if not fine]:
@@ -282,11 +282,11 @@ def repair_(
             again, columns = solve(factor, basis)
         if bool(torch.isfinite(again).all()):
             incidents.retried += 1
-            log.warning("%s, matrix %d: basis computed again in float64 (%d so far)", what, at, incidents.retried)
+            log.warning("%s, matrix %d: basis computed again in float64 (%d so far)", label, at, incidents.retried)
             new[at] = again[0].to(new)
         else:
             incidents.kept += 1
-            log.warning("%s, matrix %d: non-finite, the old basis stays (%d so far)", what, at, incidents.kept)
+            log.warning("%s, matrix %d: non-finite, the old basis stays (%d so far)", label, at, incidents.kept)
             new[at] = old[at]
             columns = torch.arange(new.shape[-1])[None]
         if order is not None and columns is not None:

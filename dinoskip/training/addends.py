@@ -19,9 +19,10 @@ from dinoskip.distributed import local
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.build import from_config
 from dinoskip.models.load import load_backbone
+from dinoskip.precision import at_least_float32
 from dinoskip.training.addends_config import OF_THE_RUN, AddendsConfig
 from dinoskip.training.dino import make_teacher
-from dinoskip.training.feature_losses import gram_loss, koleo_of_crops, to_grid
+from dinoskip.training.feature_losses import gram_loss, koleo_of_crops, resized
 from dinoskip.training.paka import PakaHead, Regions, aligned, paka
 from dinoskip.training.recipe import Job
 
@@ -29,7 +30,7 @@ CROPS = 2  # global ones of an image
 SNAPSHOT = "gram"  # the role of an earlier state of the teacher
 
 
-class Seen(NamedTuple):
+class Outputs(NamedTuple):
     """What a network makes of a micro-batch: what its objective compares, and what addends do, after the last norm."""
 
     compared: Any
@@ -46,17 +47,17 @@ class Places(NamedTuple):
     side: int
 
 
-def seen(network: nn.Module, compared: Any, tokens: Sequence[Tensor], places: Places | None) -> Seen:
+def outputs_of(network: nn.Module, compared: Any, tokens: Sequence[Tensor], places: Places | None) -> Outputs:
     """What is seen in all tokens (n, 1 + N, C) of the global crops, and of the local ones if there are any."""
     prefix = network.get_submodule("backbone").num_prefix_tokens
-    found = None
+    aligned_tokens = None
     if places is not None:
         head: Any = network.get_submodule("head").get_submodule("paka")
-        found = head(aligned(tokens[-1][:, prefix:], *places))
-    return Seen(compared, tokens[0][:, 0], tokens[0][:, prefix:], found)
+        aligned_tokens = head(aligned(tokens[-1][:, prefix:], *places))
+    return Outputs(compared, tokens[0][:, 0], tokens[0][:, prefix:], aligned_tokens)
 
 
-class Given(NamedTuple):
+class MicroBatch(NamedTuple):
     """A micro-batch: the views, what else the objective was given, the places of both, and global crops as rendered."""
 
     views: list[Tensor]
@@ -85,9 +86,9 @@ class Addends:
 
     def __init__(self, config: AddendsConfig, job: Job, total: int, device: torch.device) -> None:
         self.config, self.job, self.total, self.device = config, job, total, device
-        self.other: Backbone | None = None
+        self.anchor: Backbone | None = None
         if config.gram is not None and config.gram.teacher not in OF_THE_RUN:
-            self.other = load_backbone(config.gram.teacher, device=device)
+            self.anchor = load_backbone(config.gram.teacher, device=device)
 
     def give_heads_(self, network: nn.Module, width: int) -> None:
         """Give a network's head those of the addends, in place."""
@@ -107,7 +108,7 @@ class Addends:
         """A network of an earlier state's architecture."""
         return Snapshot(from_config(self.job.model, weight_init="skip"))
 
-    def given(self, tensors: Sequence[Tensor]) -> Given:
+    def micro_batch(self, tensors: Sequence[Tensor]) -> MicroBatch:
         """The loader's tensors of a micro-batch, told apart."""
         views = [tensor for tensor in tensors if tensor.ndim == 4]
         others, places = list(tensors[len(views) :]), []
@@ -117,53 +118,50 @@ class Addends:
         if gram is not None and gram.scale > 1:
             views[0] = F.interpolate(rendered, rendered.shape[-1] // gram.scale, mode="bicubic", antialias=True)
         if not places:
-            return Given(views, others, None, None, None, rendered)
+            return MicroBatch(views, others, None, None, None, rendered)
         regions = Regions(*places)
         side = views[-1].shape[-1] // self.job.model.patch_size
         student = Places(regions.student, regions.turned[:, 0], side)
         teacher = Places(regions.teacher, regions.turned[:, 1], side)
-        return Given(views, others, student, teacher, regions.valid, rendered)
+        return MicroBatch(views, others, student, teacher, regions.valid, rendered)
 
     def loss(
-        self, step: int, student: Seen, teacher: Seen | None, given: Given, masks: Tensor | None = None
+        self, step: int, student: Outputs, teacher: Outputs | None, batch: MicroBatch, masks: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Weighted sum at ``step``, and every part before its weight; ``masks`` bool (V·B, N) are the student's."""
-        config, total = (
-            self.config,
-            student.cls.new_zeros((), dtype=torch.promote_types(student.cls.dtype, torch.float32)),
-        )
-        parts: dict[str, Tensor] = {}
+        config, parts = self.config, dict[str, Tensor]()
+        total = at_least_float32(student.cls.new_zeros(()))
         if config.koleo is not None and (weight := config.koleo.at(step, self.total)):
             parts["koleo"] = part = koleo_of_crops(student.cls, CROPS, config.koleo.neighbours)
             total = total + weight * part
         if config.gram is not None and (weight := config.gram.at(step, self.total)):
-            parts["gram"] = part = self._gram(student, teacher, given, masks)
+            parts["gram"] = part = self._gram(student, teacher, batch, masks)
             total = total + weight * part
         if config.paka is not None:  # its head must be used in every step
             assert teacher is not None
             assert student.aligned is not None
             assert teacher.aligned is not None
-            assert given.valid is not None
-            parts["paka"] = part = paka(student.aligned, teacher.aligned, given.valid)
+            assert batch.valid is not None
+            parts["paka"] = part = paka(student.aligned, teacher.aligned, batch.valid)
             total = total + config.paka.at(step, self.total) * part
         return total, {name: value.detach() for name, value in parts.items()}
 
-    def _gram(self, student: Seen, teacher: Seen | None, given: Given, masks: Tensor | None) -> Tensor:
+    def _gram(self, student: Outputs, teacher: Outputs | None, batch: MicroBatch, masks: Tensor | None) -> Tensor:
         config = self.config.gram
         assert config is not None
         with torch.no_grad():
-            theirs = self._anchor(teacher, given.rendered)
+            theirs = self._anchor(teacher, batch.rendered)
         sides = [round(patches.shape[1] ** 0.5) for patches in (theirs, student.patches)]
-        theirs = to_grid(theirs, (sides[0],) * 2, (sides[1],) * 2, antialias=config.antialias)
+        theirs = resized(theirs, (sides[0],) * 2, (sides[1],) * 2, "bicubic", antialias=config.antialias)
         mask = None if config.tokens == "all" or masks is None else masks if config.tokens == "masked" else ~masks
         return gram_loss(
             student.patches, theirs, mask, level=config.level, negatives=config.negatives, normalised=config.normalised
         )
 
-    def _anchor(self, teacher: Seen | None, rendered: Tensor) -> Tensor:
+    def _anchor(self, teacher: Outputs | None, rendered: Tensor) -> Tensor:
         """Patches (V·B, N', C') of the network that the student is held to, of the global crops as rendered."""
-        if self.other is not None:
-            tokens = self.other.layers(rendered, [self.other.depth], norm="final")[self.other.depth].tokens
+        if self.anchor is not None:
+            tokens = self.anchor.layers(rendered, [self.anchor.depth], norm="final")[self.anchor.depth].tokens
             return tokens
         assert self.config.gram is not None
         if self.config.gram.teacher == "ema":

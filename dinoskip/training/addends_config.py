@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.config import Config, OmitDefaultFromKey, implementation
 from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.recipe import Job
 
 if TYPE_CHECKING:
+    import torch
+
     from dinoskip.data.view_targets import ViewTargets
+    from dinoskip.training.objective import Objective
 
 
 class AddendConfig(Config):
@@ -96,6 +100,8 @@ class PakaConfig(AddendConfig):
 class AddendsConfig(PretrainConfig):
     """Settings of objectives to which losses can be added."""
 
+    extended_place: ClassVar[str]
+    """:attr:`place` of the objective with added losses."""
     masks: ClassVar[bool] = False
     """Whether the student sees patches masked."""
 
@@ -116,9 +122,15 @@ class AddendsConfig(PretrainConfig):
         return self
 
     @property
-    def adds(self) -> bool:
+    def extended(self) -> bool:
         """Whether any loss is added."""
         return any(addend is not None for addend in (self.koleo, self.gram, self.paka))
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
+        """As of every objective, with the added losses where there are some."""
+        place = self.extended_place if self.extended else self.place
+        objective: Objective = implementation(place)(job, self, steps_per_epoch, device)
+        return objective
 
     def backbones(self) -> tuple[str, ...]:
         """The network that Gram anchoring holds to, where it is not of the run."""

@@ -79,14 +79,14 @@ def before_and_after(config: ModelConfig, seed: int, images: Pictures) -> dict[s
     """
     assert isinstance(config.init, CalibratedInit)
     plain = config.model_copy(update={"init": config.init.model_copy(update={"centring": 0.0})})
-    seen = centre_crops(images, spread(len(images), _LOOKED_AT, between=True), config.img_size)
-    if len(seen) < 2:
-        return {"images": len(seen), "before": [], "after": []}
+    crops = centre_crops(images, spread(len(images), _LOOKED_AT, between=True), config.img_size)
+    if len(crops) < 2:
+        return {"images": len(crops), "before": [], "after": []}
     rows = {
-        name: [_rounded(row) for row in propagation(calibrated_model(settings, seed, images).eval(), seen)]
+        name: [_rounded(row) for row in propagation(calibrated_model(settings, seed, images).eval(), crops)]
         for name, settings in (("before", plain), ("after", config))
     }
-    return {"images": len(seen), **rows}
+    return {"images": len(crops), **rows}
 
 
 def _rounded(row: PropagationRow) -> dict[str, float]:

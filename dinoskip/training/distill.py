@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from dinoskip.data.shards import Source
 from dinoskip.distributed import all_ranks
 from dinoskip.models.build import from_config
-from dinoskip.randomness import torch_rng
+from dinoskip.models.heads import draw_layers_
 from dinoskip.training.calibration import centre_crops, spread
 from dinoskip.training.distill_config import DistillConfig
-from dinoskip.training.feature_losses import at_least_float32, intra_kl, point_loss, queue_kl, resized, update_queue_
+from dinoskip.training.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
@@ -61,10 +61,10 @@ class Distill(Objective):
         layers = [width, *[self.config.hidden_dim] * (self.config.head_layers - 1)]
         return Heads(
             {
-                f"{place}.{what}": FeatureHead((*layers, teacher.dim))
+                f"{place}.{kind}": FeatureHead((*layers, teacher.dim))
                 for place, teacher in enumerate(self.teachers)
-                for what in ("patches", "cls")
-                if getattr(teacher.config, what) is not None
+                for kind in ("patches", "cls")
+                if getattr(teacher.config, kind) is not None
             },
             seed=self.job.seed,
         )
@@ -108,7 +108,7 @@ class Distill(Objective):
         for place, (teacher, target) in enumerate(zip(self.teachers, targets, strict=True)):
             config, end = teacher.config, "" if len(self.teachers) == 1 else f"_{place + 1}"
             if config.patches is not None:
-                student = resized(at_least_float32(mapped.tokens[f"{place}.patches"]), mapped.grid, target.grid)
+                student = resized(mapped.tokens[f"{place}.patches"], mapped.grid, target.grid)
                 parts[f"patches_loss{end}"] = part = self._patches_loss(place, student, target.patches)
                 weighted.append(config.weight * config.patches_weight * part)
             if config.cls is not None and target.cls is not None:
@@ -132,8 +132,8 @@ class Distill(Objective):
             return queue_kl(student, target, queue, config.temperature)
         return point_loss(student[:, None], self._standardised(place, "cls", target)[:, None], config.cls)
 
-    def _standardised(self, place: int, what: str, target: Tensor) -> Tensor:
-        mean, weight = (self.buffers.get(f"teachers.{place}.{what}_{name}") for name in ("mean", "weight"))
+    def _standardised(self, place: int, kind: str, target: Tensor) -> Tensor:
+        mean, weight = (self.buffers.get(f"teachers.{place}.{kind}_{name}") for name in ("mean", "weight"))
         return target if mean is None or weight is None else Standardisation(mean, weight)(target)
 
 
@@ -163,12 +163,7 @@ class Heads(nn.Module):
     def __init__(self, heads: dict[str, FeatureHead], *, seed: int = 0) -> None:
         super().__init__()
         self.of = nn.ModuleDict({name.replace(".", "_"): head for name, head in heads.items()})
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if parameter.ndim > 1:
-                    nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", "head", name))
-                elif name.endswith("bias"):
-                    parameter.zero_()
+        draw_layers_(self, seed)
 
     def forward(self, patches: Tensor, cls: Tensor) -> dict[str, Tensor]:
         """Map patches (B, N, C) and CLS tokens (B, C), each by the heads that are of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,14 +13,10 @@ from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
 from dinoskip.training.patch_contrast_config import JitterConfig
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
-from dinoskip.training.recipe import Job
 from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.objective import Objective
 
 
 PointLoss = Literal["cosine_smooth_l1", "cosine", "smooth_l1", "mse"]
@@ -90,6 +86,8 @@ class LightAugmentConfig(JitterConfig):
 class DistillConfig(PretrainConfig):
     """Settings of distillation; student and teachers see the same crop, which a teacher sees once."""
 
+    place: ClassVar[str] = "dinoskip.training.distill:Distill"
+
     objective: Literal["distill"] = "distill"
     teachers: Teachers = Field(description="frozen backbones")
     crop_size: int = Field(224, ge=8, description="side of the crop in pixels")
@@ -128,11 +126,6 @@ class DistillConfig(PretrainConfig):
     def stores(self) -> tuple[Path, ...]:
         """Feature stores of the others."""
         return tuple(teacher.store for teacher in self.teachers if teacher.store is not None)
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Distillation with student, heads and teachers."""
-        make: Callable[..., Objective] = implementation("dinoskip.training.distill:Distill")
-        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """The student alone, without its heads: what teachers take is known when they are loaded."""

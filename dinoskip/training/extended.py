@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from dinoskip.distributed import all_ranks, all_reduce_max
 from dinoskip.models.vit import Vit
-from dinoskip.training.addends import SNAPSHOT, Addends, Places, Seen, seen
+from dinoskip.precision import at_least_float32
+from dinoskip.training.addends import SNAPSHOT, Addends, Outputs, Places, outputs_of
 from dinoskip.training.addends_config import AddendsConfig
 from dinoskip.training.dino import DINO, DinoRates, MultiCrop, dino_loss, make_teacher
 from dinoskip.training.dino_config import DinoConfig
@@ -23,7 +24,6 @@ from dinoskip.training.ibot import IBOT, IbotNetwork, IbotRates, patch_loss
 from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.patch_contrast import PatchContrast, PatchNetwork, contrast
-from dinoskip.training.patch_contrast_config import PatchContrastConfig
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import Centering
 
@@ -40,7 +40,7 @@ def sinkhorn(scores: Tensor, temperature: float, iterations: int = ITERATIONS) -
     exp(scores / temperature) is divided by each prototype's sum over all samples of all ranks, then by each sample's
     sum, ``iterations`` times, so that every sample's shares sum to 1. Ranks may have different numbers of samples.
     """
-    shares = scores.to(torch.promote_types(scores.dtype, torch.float32)) / temperature
+    shares = at_least_float32(scores) / temperature
     for _ in range(iterations):
         shares = shares - _log_sum_of_samples(shares)
         shares = shares - shares.logsumexp(1, keepdim=True)
@@ -77,11 +77,11 @@ def targets(scores: Tensor, centre: Tensor, temperature: float, centering: Cente
 class TokensMultiCrop(MultiCrop):
     """DINO's network, which gives tokens, too."""
 
-    def forward(self, *views: Tensor, places: Places | None = None) -> Seen:  # type: ignore[override]
+    def forward(self, *views: Tensor, places: Places | None = None) -> Outputs:  # type: ignore[override]
         """Scores (sum n_i, K) of all views, and the global crops' tokens."""
         backbone: Any = self.backbone
         tokens = [backbone.forward_features(view) for view in views]
-        return seen(self, self.head(torch.cat([view[:, 0] for view in tokens])), tokens, places)
+        return outputs_of(self, self.head(torch.cat([view[:, 0] for view in tokens])), tokens, places)
 
 
 class TokensIbot(IbotNetwork):
@@ -90,19 +90,19 @@ class TokensIbot(IbotNetwork):
     def forward(  # type: ignore[override]
         self, views: Tensor, masked: Tensor, masks: Tensor | None = None, *local_views: Tensor,
         places: Places | None = None,
-    ) -> Seen:  # fmt: skip
+    ) -> Outputs:  # fmt: skip
         """Scores as of iBOT's, and the global crops' tokens, of which some are ``masked``."""
         tokens = self.tokens(views, masks, local_views)
-        return seen(self, self.scored(tokens, masked, masks is None), tokens, places)
+        return outputs_of(self, self.scored(tokens, masked, masks is None), tokens, places)
 
 
 class TokensPatch(PatchNetwork):
     """Patch contrast's network, which gives tokens, too."""
 
-    def forward(self, images: Tensor, places: Places | None = None) -> Seen:  # type: ignore[override]
+    def forward(self, images: Tensor, places: Places | None = None) -> Outputs:  # type: ignore[override]
         """Mapped patches (n, N, out_dim), and tokens."""
         tokens = self.backbone.forward_features(images)
-        return seen(self, self.head(tokens[:, self.prefix :]), [tokens], places)
+        return outputs_of(self, self.head(tokens[:, self.prefix :]), [tokens], places)
 
 
 class Extended(Objective):
@@ -111,13 +111,16 @@ class Extended(Objective):
     network: type[nn.Module]
     addends: Addends
 
-    def extend_(self, job: Job, config: AddendsConfig, total: int, device: torch.device) -> None:
-        """Replace the networks of an objective that is otherwise built, in place."""
-        self.addends = Addends(config, job, total, device)
-        self.networks["student"] = self._with_tokens(self.networks["student"]).train()
+    student: Any
+    teacher: Any
+
+    def __init__(self, job: Job, config: AddendsConfig, steps_per_epoch: int, device: torch.device) -> None:
+        super().__init__(job, config, steps_per_epoch, device)  # type: ignore[call-arg]  # the objective's
+        self.addends = Addends(config, job, config.epochs * steps_per_epoch, device)
+        self.student = self.networks["student"] = self._with_tokens(self.networks["student"]).train()
         if "teacher" in self.networks:
-            self.networks["teacher"] = make_teacher(self.networks["student"])
-            self.networks |= self.addends.snapshot_of(self.networks["teacher"])
+            self.teacher = self.networks["teacher"] = make_teacher(self.student)
+            self.networks |= self.addends.snapshot_of(self.teacher)
 
     def _with_tokens(self, network: Any) -> nn.Module:
         backbone: Vit = network.backbone
@@ -144,21 +147,18 @@ class ExtendedDINO(Extended, DINO):
 
     def __init__(self, job: Job, config: DinoConfig, steps_per_epoch: int, device: torch.device) -> None:
         super().__init__(job, config, steps_per_epoch, device)
-        self.extend_(job, config, config.epochs * steps_per_epoch, device)
-        networks: Any = self.networks
-        self.student, self.teacher = networks["student"], networks["teacher"]
         self.alarm = CollapseAlarm(config.out_dim, loss="dino_loss")
 
     def loss(self, step: Step, views: list[Tensor], rates: DinoRates) -> tuple[Tensor, dict[str, Tensor]]:
         """Of a micro-batch, and what is logged of it."""
-        config, given = self.config, self.addends.given(views)
+        config, batch = self.config, self.addends.micro_batch(views)
         with step.autocast():
             with torch.no_grad():
-                teacher: Seen = self.teacher(given.views[0], places=given.teacher)
-            student: Seen = step.forward(*given.views, places=given.student)
+                teacher: Outputs = self.teacher(batch.views[0], places=batch.teacher)
+            student: Outputs = step.forward(*batch.views, places=batch.student)
         aim = targets(teacher.compared, self.center, rates.teacher_temp, config.centering)
         dino = dino_loss(student.compared, aim.scores, aim.centre, config.student_temp, aim.temperature)
-        more, parts = self.addends.loss(step.number, student, teacher, given)
+        more, parts = self.addends.loss(step.number, student, teacher, batch)
         centre = self.center if config.centering == "sinkhorn" else dino.batch_center
         values = {"dino_loss": dino.loss.detach(), "teacher_entropy": dino.entropy, "batch_center": centre, **parts}
         return dino.loss + more, values
@@ -171,25 +171,22 @@ class ExtendedIBOT(Extended, IBOT):
 
     def __init__(self, job: Job, config: IbotConfig, steps_per_epoch: int, device: torch.device) -> None:
         super().__init__(job, config, steps_per_epoch, device)
-        self.extend_(job, config, config.epochs * steps_per_epoch, device)
-        networks: Any = self.networks
-        self.student, self.teacher = networks["student"], networks["teacher"]
         self.teacher.head.mask_token = None
 
     def loss(self, step: Step, tensors: list[Tensor], rates: IbotRates) -> tuple[Tensor, dict[str, Tensor]]:
         """Of a micro-batch, and what is logged of it."""
-        config, given = self.config, self.addends.given(tensors)
-        (views, *locals_), (masks, masked, weights) = given.views, given.others
+        config, batch = self.config, self.addends.micro_batch(tensors)
+        (views, *locals_), (masks, masked, weights) = batch.views, batch.others
         with step.autocast():
             with torch.no_grad():
-                teacher: Seen = self.teacher(views, masked, places=given.teacher)
-            student: Seen = step.forward(views, masked, masks, *locals_, places=given.student)
+                teacher: Outputs = self.teacher(views, masked, places=batch.teacher)
+            student: Outputs = step.forward(views, masked, masks, *locals_, places=batch.student)
         scores, theirs = student.compared, teacher.compared
         aim = targets(theirs.cls, self.center, rates.teacher_temp, config.centering)
         cls = dino_loss(scores.cls, aim.scores, aim.centre, config.student_temp, aim.temperature)
         aim = targets(theirs.patches, self.patch_center, rates.teacher_patch_temp, config.centering)
         patches = patch_loss(scores.patches, aim.scores, aim.centre, weights, config.student_temp, aim.temperature)
-        more, parts = self.addends.loss(step.number, student, teacher, given, masks)
+        more, parts = self.addends.loss(step.number, student, teacher, batch, masks)
         sinkhorn = config.centering == "sinkhorn"
         return config.cls_weight * cls.loss + config.patch_weight * patches + more, {
             "cls_loss": cls.loss.detach(), "patch_loss": patches.detach(), "teacher_entropy": cls.entropy,
@@ -204,23 +201,17 @@ class ExtendedPatchContrast(Extended, PatchContrast):
     network = TokensPatch
     by_block = True
 
-    def __init__(self, job: Job, config: PatchContrastConfig, steps_per_epoch: int, device: torch.device) -> None:
-        super().__init__(job, config, steps_per_epoch, device)
-        self.extend_(job, config, config.epochs * steps_per_epoch, device)
-        networks: Any = self.networks
-        self.student = networks["student"]
-
     def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
-        given, network = self.addends.given(tensors), self.networks.get("teacher")
+        batch, network = self.addends.micro_batch(tensors), self.networks.get("teacher")
         with step.autocast():
-            student: Seen = step.forward(given.views[0], places=given.student)
+            student: Outputs = step.forward(batch.views[0], places=batch.student)
             with torch.no_grad():
-                teacher: Seen | None = None if network is None else network(given.views[0], places=given.teacher)
+                teacher: Outputs | None = None if network is None else network(batch.views[0], places=batch.teacher)
         others = None if teacher is None else teacher.compared
         contrasted = contrast(
-            student.compared, others, given.others, self.config.temperature, self.buffers.get("queue")
+            student.compared, others, batch.others, self.config.temperature, self.buffers.get("queue")
         )
-        more, parts = self.addends.loss(step.number, student, teacher, given)
+        more, parts = self.addends.loss(step.number, student, teacher, batch)
         values = {"contrast_loss": contrasted.loss.detach(), "accuracy": contrasted.accuracy, **parts}
         return contrasted.loss + more, others, values

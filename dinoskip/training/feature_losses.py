@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.distributed import gather_rows
+from dinoskip.precision import at_least_float32
 from dinoskip.training.addends_config import Level, Negatives
 from dinoskip.training.distill_config import CosineOver, PointLoss
 
@@ -68,23 +69,20 @@ def update_queue_(queue: Tensor, teacher: Tensor) -> None:
     queue.copy_(torch.cat([newest, queue])[: len(queue)])
 
 
-def resized(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int]) -> Tensor:
-    """Tokens (B, h·w, D) of a ``grid`` (h, w), bilinearly (no antialiasing) on another grid."""
+def resized(
+    tokens: Tensor, grid: tuple[int, int], to: tuple[int, int], mode: str = "bilinear", *, antialias: bool = False
+) -> Tensor:
+    """Tokens (B, h·w, D) of a ``grid`` (h, w) on another grid; as they are if it is the same, else at least float32."""
     if grid == to:
         return tokens
-    plane = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
-    return F.interpolate(plane, to, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+    plane = at_least_float32(tokens).transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return F.interpolate(plane, to, mode=mode, align_corners=False, antialias=antialias).flatten(2).transpose(1, 2)
 
 
 def _kl(student: Tensor, teacher: Tensor) -> Tensor:
     """Of scores (..., N), over the last axis; mean over all others."""
     divergence = F.kl_div(student.log_softmax(-1), teacher.log_softmax(-1), reduction="none", log_target=True)
     return divergence.sum(-1).mean()
-
-
-def at_least_float32(features: Tensor) -> Tensor:
-    """The same in float32, or float64 if it is."""
-    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 EPS = 1e-8
@@ -98,7 +96,7 @@ def koleo(cls: Tensor, neighbours: int = 1, groups: int = 1) -> Tensor:
     Neighbours are looked for within each of ``groups`` of consecutive rows. The choice has no gradient, both ends of a
     distance have. 1e-8 stands at the published three places, so that equal tokens have a finite loss.
     """
-    unit = F.normalize(cls.to(torch.promote_types(cls.dtype, torch.float32)), eps=EPS, dim=-1)
+    unit = F.normalize(at_least_float32(cls), eps=EPS, dim=-1)
     parts = unit.reshape(groups, -1, unit.shape[1])
     with torch.no_grad():
         alike = parts @ parts.transpose(1, 2)
@@ -130,7 +128,7 @@ def gram_loss(
     """Gram anchoring: mean squared difference of the similarities of patches (B, N, D) of both, in at least float32.
 
     facebookresearch/dinov3 ``gram_loss.py`` and ``ssl_meta_arch.py`` @6876159; the loss is the mean over entries.
-    Patches are of one grid, see :func:`to_grid`. ``mask`` bool (B, N) says which count, at ``level`` batch, of
+    Patches are of one grid, see :func:`resized`. ``mask`` bool (B, N) says which count, at ``level`` batch, of
     this rank; without a mask level batch is of all ranks.
     """
     work = torch.promote_types(student.dtype, torch.float32)
@@ -146,13 +144,3 @@ def gram_loss(
     if negatives != "keep":
         teacher_gram = teacher_gram.clamp_min(0)
     return (student_gram - teacher_gram).square().mean()
-
-
-def to_grid(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int], *, antialias: bool = False) -> Tensor:
-    """A teacher's raw patches (B, h·w, D) of ``grid`` (h, w), resized bicubically to another grid."""
-    if grid == to:
-        return tokens
-    tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-    plane = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
-    resized = F.interpolate(plane, to, mode="bicubic", align_corners=False, antialias=antialias)
-    return resized.flatten(2).transpose(1, 2)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import implementation
 from dinoskip.data.config import CropConfig, Scale
 from dinoskip.flops import dino_head_flops, dino_step_flops
 from dinoskip.training.pretrain_config import StepCost
-from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import IBOT_PRESETS, TeacherStudentConfig, filled
 from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.objective import Objective
 
 
 def _are_shares(ratios: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -39,6 +33,8 @@ class IbotCropConfig(CropConfig):
 class IbotConfig(TeacherStudentConfig):
     """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
 
+    place: ClassVar[str] = "dinoskip.training.ibot:IBOT"
+    extended_place: ClassVar[str] = "dinoskip.training.extended:ExtendedIBOT"
     masks: ClassVar[bool] = True
 
     objective: Literal["ibot"] = "ibot"
@@ -64,8 +60,8 @@ class IbotConfig(TeacherStudentConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_preset(cls, given: Any) -> Any:
-        return filled(given, IBOT_PRESETS)
+    def _fill_from_preset(cls, settings: Any) -> Any:
+        return filled(settings, IBOT_PRESETS)
 
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
         """Masks of the global views, and where views overlap, if a loss is added that asks for it."""
@@ -73,13 +69,6 @@ class IbotConfig(TeacherStudentConfig):
 
         crops, masks = self.crops, BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
         return self.with_overlaps(masks, patch_size, crops.global_size, crops.local_size, crops.num_local)
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Student, teacher and two centres."""
-        make: Callable[..., Objective] = implementation(
-            "dinoskip.training.extended:ExtendedIBOT" if self.extended else "dinoskip.training.ibot:IBOT"
-        )
-        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """As DINO's, with the head on the teacher's patches and on the student's masked ones."""

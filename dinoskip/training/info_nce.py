@@ -65,8 +65,8 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, queries: Tensor, keys: Tensor, valid: Tensor, first: int, temperature: float
     ) -> tuple[Tensor, Tensor]:
         wanted = ctx.needs_input_grad
-        of_queries = torch.empty_like(queries) if wanted[0] else None
-        of_keys = torch.zeros_like(keys) if wanted[1] else None
+        query_gradient = torch.empty_like(queries) if wanted[0] else None
+        key_gradient = torch.zeros_like(keys) if wanted[1] else None
         bias = torch.zeros_like(keys[:, 0]).masked_fill_(~valid, -torch.inf)
         loss, hits = queries.new_zeros(()), queries.new_zeros(())
         step = max(1, (CHUNK_CPU if queries.device.type == "cpu" else CHUNK_GPU) // max(1, len(keys)))
@@ -81,11 +81,11 @@ class _CrossEntropy(torch.autograd.Function):
             scores.div_(total[:, None])  # the softmax
             diagonal.sub_(1)
             scores.mul_(1 / temperature)
-            if of_queries is not None:
-                torch.mm(scores, keys, out=of_queries[low : low + step])
-            if of_keys is not None:
-                of_keys.addmm_(scores.T, part)
-        ctx.gradients = of_queries, of_keys
+            if query_gradient is not None:
+                torch.mm(scores, keys, out=query_gradient[low : low + step])
+            if key_gradient is not None:
+                key_gradient.addmm_(scores.T, part)
+        ctx.gradients = query_gradient, key_gradient
         ctx.mark_non_differentiable(hits)
         return loss, hits
 
@@ -94,6 +94,6 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         if ctx.gradients is None:
             raise RuntimeError("info_nce gives its gradient once; compute the loss anew for another backward pass")
-        (of_queries, of_keys), ctx.gradients = ctx.gradients, None
-        scaled = [None if gradient is None else gradient.mul_(grad_loss) for gradient in (of_queries, of_keys)]
+        (query_gradient, key_gradient), ctx.gradients = ctx.gradients, None
+        scaled = [None if gradient is None else gradient.mul_(grad_loss) for gradient in (query_gradient, key_gradient)]
         return scaled[0], scaled[1], None, None, None

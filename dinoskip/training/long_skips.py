@@ -75,7 +75,7 @@ class LongSkipDecoder(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth)))
         self.norm = norm(dim)
         self.pixels = nn.Linear(dim, 3 * patch**2)
-        self.register_buffer("positions", sincos_positions(grid, dim), persistent=False)
+        self.register_buffer("positions", sincos_positions((grid, grid), dim).float(), persistent=False)
         draw_(self, seed, ("attn.proj.weight", "mlp.fc2.weight", "out.weight", "pixels.weight"))
 
     def forward(self, tokens: Sequence[Tensor], kept: Tensor, removed: Tensor) -> Tensor:

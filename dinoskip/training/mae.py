@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dinoskip.models.build import from_config
 from dinoskip.models.masked import visible_blocks, visible_tokens
 from dinoskip.models.positions import sincos_positions
+from dinoskip.precision import at_least_float32
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.long_skips import LongSkipDecoder, draw_
 from dinoskip.training.mae_config import EVERY, HEAD_DIM, MaeConfig
@@ -94,7 +95,7 @@ def patch_targets(images: Tensor, patch: int, norm_pix: bool) -> Tensor:
 
 def reconstruction_loss(painted: Tensor, targets: Tensor) -> Tensor:
     """Squared error, mean over all values of removed patches, in at least float32; both (..., 3·patch²)."""
-    return (painted.to(torch.promote_types(painted.dtype, torch.float32)) - targets).square().mean()
+    return (at_least_float32(painted) - targets).square().mean()
 
 
 # --- networks ----------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def fix_positions_(backbone: VisionTransformer) -> None:
     """Give a backbone sine-cosine positions, in place, which are not trained."""
     positions = backbone.pos_embed
     assert isinstance(positions, nn.Parameter)
-    drawn = sincos_positions(backbone.patch_embed.grid_size[0], positions.shape[2])
+    drawn = sincos_positions(backbone.patch_embed.grid_size, positions.shape[2])
     positions.copy_(drawn[:, -positions.shape[1] :])  # with registers the CLS token has none
     positions.requires_grad_(False)
 
@@ -128,7 +129,7 @@ class MaeDecoder(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth)))
         self.norm = norm(dim)
         self.pixels = nn.Linear(dim, 3 * patch**2)
-        self.register_buffer("positions", sincos_positions(grid, dim), persistent=False)
+        self.register_buffer("positions", sincos_positions((grid, grid), dim).float(), persistent=False)
         draw_(self, seed)
 
     def forward(self, tokens: Tensor, kept: Tensor, removed: Tensor) -> Tensor:
@@ -136,11 +137,11 @@ class MaeDecoder(nn.Module):
 
         The order of tokens says nothing to the blocks: removed patches stand at the end, with their own positions.
         """
-        seen = self.embed(tokens)
-        hidden = self.mask_token.to(seen.dtype).expand(len(seen), removed.shape[1], -1)
+        visible = self.embed(tokens)
+        hidden = self.mask_token.to(visible.dtype).expand(len(visible), removed.shape[1], -1)
         places = self.positions[0, torch.cat([kept, removed], dim=1) + 1]
-        places = torch.cat([self.positions[:, :1].expand(len(seen), -1, -1), places], dim=1)
-        x = self.norm(self.blocks(torch.cat([seen, hidden], dim=1) + places))
+        places = torch.cat([self.positions[:, :1].expand(len(visible), -1, -1), places], dim=1)
+        x = self.norm(self.blocks(torch.cat([visible, hidden], dim=1) + places))
         pixels: Tensor = self.pixels(x[:, -removed.shape[1] :])
         return pixels
 

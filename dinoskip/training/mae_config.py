@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey, implementation
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import block_flops, patch_flops
 from dinoskip.init.config import ModelConfig, needs_images
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
-from dinoskip.training.recipe import Job
 from dinoskip.vit_config import SHAPES, VitConfig, layout_of
 
 if TYPE_CHECKING:
-    import torch
-
     from dinoskip.data.masks import VisiblePatches
-    from dinoskip.training.objective import Objective
 
 HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
 EVERY = 2  # encoder blocks from one whose tokens are kept to the next
@@ -28,6 +23,8 @@ SHARE = 2 / 3  # of the encoder's width and depth: 512 of 768 channels, 8 of 12 
 
 class MaeConfig(PretrainConfig):
     """MAE's settings; the defaults are those of the published command, 800 epochs."""
+
+    place: ClassVar[str] = "dinoskip.training.mae:MAE"
 
     objective: Literal["mae"] = "mae"
     epochs: int = Field(800, ge=1, description="passes over the images")
@@ -75,11 +72,6 @@ class MaeConfig(PretrainConfig):
             return {}
         text = f"sincos replaces those with which init {model.init.name} is measured: take positions=learned"
         return {"positions": text}
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """MAE with encoder and decoder at their start."""
-        make: Callable[..., Objective] = implementation("dinoskip.training.mae:MAE")
-        return make(job, self, steps_per_epoch, device)
 
     def decoder_shape(self, model: VitConfig) -> tuple[int, int]:
         """Width and blocks of the decoder for an encoder."""

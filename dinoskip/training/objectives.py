@@ -24,9 +24,9 @@ AnyObjective = (
 """The table of objectives."""
 
 
-def dino_by_default(given: Any) -> Any:
+def dino_by_default(settings: Any) -> Any:
     """Settings that name no objective are DINO's."""
-    return {"objective": "dino", **given} if isinstance(given, Mapping) else given
+    return {"objective": "dino", **settings} if isinstance(settings, Mapping) else settings
 
 
 ObjectiveConfig = Annotated[AnyObjective, Field(discriminator="objective"), BeforeValidator(dino_by_default)]

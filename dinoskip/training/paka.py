@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from dinoskip.distributed import all_reduce_mean
-from dinoskip.randomness import torch_rng
+from dinoskip.models.heads import draw_layers_
+from dinoskip.precision import at_least_float32
 from dinoskip.training.addends_config import PakaConfig
 
 LEAST = 1e-6  # of a kernel's square norm
@@ -37,18 +38,14 @@ class PakaHead(nn.Sequential):
         super().__init__(
             nn.Linear(in_dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
         )
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                parameter.zero_()
-                if name.endswith("weight"):
-                    nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", "paka", name))
+        draw_layers_(self, seed, "paka")
 
 
 def aligned(patches: Tensor, regions: Tensor, turned: Tensor, out: int) -> Tensor:
     """Patches (V, n, C) of square grids sampled in ``regions`` (P, 5): (P, out·out, C), views ``turned`` (P,) back."""
     side = round(patches.shape[1] ** 0.5)
     plane = patches.transpose(1, 2).reshape(len(patches), -1, side, side)
-    plane = plane.to(torch.promote_types(plane.dtype, torch.float32))
+    plane = at_least_float32(plane)
     sampled: Any = roi_align(plane, regions.to(plane), (out, out), aligned=True)
     sampled = torch.where(turned.view(-1, 1, 1, 1), sampled.flip(3), sampled)
     tokens: Tensor = sampled.flatten(2).transpose(1, 2)

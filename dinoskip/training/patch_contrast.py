@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from dinoskip.distributed import gather_rows, local
 from dinoskip.models.build import from_config
+from dinoskip.models.heads import draw_layers_
 from dinoskip.optim.schedules import cosine
-from dinoskip.randomness import torch_rng
 from dinoskip.training.dino import make_teacher, update_teacher
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.info_nce import Contrast, info_nce
@@ -63,16 +63,16 @@ class PatchContrast(Objective):
         config, queue = self.config, self.buffers.get("queue")
         step.begin(self.schedules.at(step.number))
         for tensors in step.micro_batches():  # (2*B, 3, S, S), and where the views' patches lie in the other
-            loss, others, values = self.loss(step, tensors)
+            loss, theirs, values = self.loss(step, tensors)
             step.backward(loss, **values)
         gradients, norms = step.gradients()
         if step.finite:
             clip_each_(gradients, norms, config.clip_grad)
             step.optimizer.step()
-            if others is not None:
+            if theirs is not None:
                 update_teacher(self.averaged, float(self.momentum[step.number]))
-            if others is not None and queue is not None:
-                update_queue(queue, others)
+            if theirs is not None and queue is not None:
+                update_queue(queue, theirs)
 
     def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
@@ -139,11 +139,7 @@ class PatchHead(nn.Module):
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, *, seed: int = 0) -> None:
         super().__init__()
         self.mlp = nn.Sequential(nn.Linear(in_dim, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, out_dim))
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                parameter.zero_()
-                if name.endswith("weight"):
-                    nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", "head", name))
+        draw_layers_(self, seed)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Map features (..., in_dim) to (..., out_dim)."""

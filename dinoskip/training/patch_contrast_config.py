@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
 from dinoskip.training.addends_config import AddendsConfig
 from dinoskip.training.pretrain_config import StepCost
-from dinoskip.training.recipe import Job
 from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.objective import Objective
 
 
 class JitterConfig(AugmentConfig):
@@ -36,6 +30,9 @@ class JitterConfig(AugmentConfig):
 
 class PatchContrastConfig(AddendsConfig):
     """Settings of patch contrast; every patch that lies in both crops carries the loss."""
+
+    place: ClassVar[str] = "dinoskip.training.patch_contrast:PatchContrast"
+    extended_place: ClassVar[str] = "dinoskip.training.extended:ExtendedPatchContrast"
 
     objective: Literal["patch_contrast"] = "patch_contrast"
     crop_size: int = Field(224, ge=8, description="side of both crops in pixels")
@@ -82,15 +79,6 @@ class PatchContrastConfig(AddendsConfig):
     def sizes(self) -> dict[str, int]:
         """Side of both crops in pixels, by its key."""
         return {"crop_size": self.crop_size}
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Student, and teacher if there is one."""
-        make: Callable[..., Objective] = implementation(
-            "dinoskip.training.extended:ExtendedPatchContrast"
-            if self.adds
-            else "dinoskip.training.patch_contrast:PatchContrast"
-        )
-        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """Without the scores between patches."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from dinoskip.config import implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.init.config import ModelConfig
 from dinoskip.training.recipe import Job, TrainConfig
@@ -33,6 +34,9 @@ class StepCost(NamedTuple):
 
 class PretrainConfig(TrainConfig):
     """Settings of every objective. A subclass has a field ``objective``, whose only value is its name."""
+
+    place: ClassVar[str]
+    """``package.module:class`` of the objective, which is imported when it is built."""
 
     data_path: DataPath = Field(
         "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"
@@ -60,8 +64,8 @@ class PretrainConfig(TrainConfig):
         if model.timm_name is None:
             return sizes | self.incompatibilities(model)
         reads = getattr(self, "objective", "") != "dino" or getattr(self, "extended", False)
-        other = {"objective": f"reads tokens of ViTs of ours: {model.name} is trained by dino alone"} if reads else {}
-        return sizes | other | self.refused_for_timm(model)
+        refused = {"objective": f"reads tokens of ViTs of ours: {model.name} is trained by dino alone"} if reads else {}
+        return sizes | refused | self.refused_for_timm(model)
 
     def backbones(self) -> tuple[str, ...]:
         """Specs of frozen networks whose weights the result depends on."""
@@ -71,9 +75,10 @@ class PretrainConfig(TrainConfig):
         """Feature stores that the result depends on."""
         return ()
 
-    @abstractmethod
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """The objective with its networks at their start, which depend on ``job`` alone."""
+        objective: Objective = implementation(self.place)(job, self, steps_per_epoch, device)
+        return objective
 
     @abstractmethod
     def cost(self, model: VitConfig) -> StepCost:

@@ -38,9 +38,8 @@ def pretrain(
     def prepare(here: World) -> Training:
         config, readers = job.pretrain, here.readers(workers)
         loader = TrainLoader(
-            images, *config.views(), config.data_path, seed=job.seed, batch_size=config.batch_size,
-            rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=readers, device=here.device,
-            min_side=job.model.patch_size, compiled=config.compile is not False,
+            images, *config.views(), config.split(here), config.data_path, seed=job.seed, workers=readers,
+            device=here.device, min_side=job.model.patch_size, compiled=config.compile is not False,
             targets=config.targets(job.seed, job.model.patch_size),
         )  # fmt: skip
         objective = config.build(job, loader.steps_per_epoch, here.device)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dinoskip.precision import at_least_float32
 from dinoskip.randomness import torch_rng
 
 
@@ -24,7 +25,7 @@ class Standardisation(NamedTuple):
 
     def __call__(self, features: Tensor) -> Tensor:
         """Standardise, in at least float32."""
-        centred = features.to(torch.promote_types(features.dtype, torch.float32)) - self.mean
+        centred = at_least_float32(features) - self.mean
         return centred * self.weight if self.weight.ndim == 1 else centred @ self.weight.T
 
 

@@ -51,25 +51,25 @@ class StoredCrops:
 
     def __call__(self, epoch: int, indices: np.ndarray, boxes: np.ndarray, flips: np.ndarray) -> list[Tensor]:
         """Patches float32 (B, grid², D), then CLS tokens (B, D) where they are asked for, of each teacher."""
-        found = []
+        features = []
         for config, store in zip(self.configs, self.stores, strict=True):
             blocks = block_numbers(config.blocks, store.depth, str(config.store))
             maps = [self._crop(store, blocks, *crop) for crop in zip(indices, boxes[:, 0], flips[:, 0], strict=True)]
-            found.append(torch.stack(maps))
+            features.append(torch.stack(maps))
             if config.cls is not None:
-                found.append(torch.stack([_cls(store, blocks, int(index)) for index in indices]))
-        return found
+                features.append(torch.stack([_cls(store, blocks, int(index)) for index in indices]))
+        return features
 
     def _crop(
         self, store: FeatureStore, blocks: Sequence[int], index: np.int64, box: np.ndarray, flip: np.bool_
     ) -> Tensor:
         """Features (grid², D) of a box (top, left, height, width), in pixels of the image."""
-        whole = torch.cat([torch.from_numpy(store.tokens(block, int(index))) for block in blocks], dim=-1)
+        tokens = torch.cat([torch.from_numpy(store.tokens(block, int(index))) for block in blocks], dim=-1)
         (rows, columns), (height, width) = store.grid(int(index)), store.manifest["image_sizes"][int(index)]
         top, left, high, wide = (float(side) for side in box)
         corners = [left / width * columns, top / height * rows]
         corners += [(left + wide) / width * columns, (top + high) / height * rows]
-        plane = whole.T.reshape(1, -1, rows, columns)
+        plane = tokens.T.reshape(1, -1, rows, columns)
         cut: Tensor = roi_align(plane, [torch.tensor([corners])], self.grid, aligned=True)[0]
         return (cut.flip(-1) if flip else cut).flatten(1).T.contiguous()
 

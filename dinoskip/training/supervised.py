@@ -25,7 +25,7 @@ from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import hash_of
 from dinoskip.models.build import from_config
-from dinoskip.randomness import torch_rng
+from dinoskip.models.heads import draw_layers_
 from dinoskip.training import loop
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.objective import Objective, Step
@@ -76,17 +76,15 @@ def supervise(
 def labelled_batches(job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> ClassLoader:
     """This rank's micro-batches; :class:`ConfigError` if mixing needs pairs and a micro-batch cannot be paired."""
     config = job.supervise
-    loader = ClassLoader(
-        images, config.augment, seed=job.seed, batch_size=config.batch_size, rank=here.rank,
-        world_size=here.size, accumulate=config.accumulate, workers=here.readers(workers), device=here.device,
-    )  # fmt: skip
-    micro = config.batch_size // (here.size * config.accumulate)
-    if config.augment.mixes and micro % 2:
+    split = config.split(here)
+    if config.augment.mixes and split.micro % 2:
         raise ConfigError(
-            f"supervise.batch_size: {config.batch_size} makes micro-batches of {micro}, which cannot be mixed in pairs",
+            f"supervise.batch_size: {split.batch_size} makes micro-batches of {split.micro}, which cannot be mixed in "
+            "pairs",
             "take an even number, or augment.mixup=0 and augment.cutmix=0",
         )
-    return loader
+    readers = here.readers(workers)
+    return ClassLoader(images, config.augment, split, seed=job.seed, workers=readers, device=here.device)
 
 
 # --- one step ------------------------------------------------------------------------------------------
@@ -137,19 +135,12 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 # --- networks ------------------------------------------------------------------------------------------
 
 
-class ClassifierHead(nn.Module):
+class ClassifierHead(nn.Linear):
     """A linear layer (dim → classes). Weights depend on ``seed`` alone: truncated normal (0.02), biases zero."""
 
     def __init__(self, dim: int, classes: int, *, seed: int = 0) -> None:
-        super().__init__()
-        drawn = torch.empty(classes, dim, dtype=torch.float32)
-        nn.init.trunc_normal_(drawn, std=0.02, generator=torch_rng(seed, "init", "head", "weight"))
-        self.weight = nn.Parameter(drawn)
-        self.bias = nn.Parameter(torch.zeros(classes, dtype=torch.float32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map features (B, dim) to logits (B, classes)."""
-        return F.linear(x, self.weight, self.bias)
+        super().__init__(dim, classes)
+        draw_layers_(self, seed)
 
 
 class Classifier(nn.Module):

@@ -50,7 +50,7 @@ class TeacherStudentConfig(AddendsConfig):
     @property
     def extended(self) -> bool:
         """Whether the loss is more than the objective's own, or the teacher's scores are centred by Sinkhorn."""
-        return self.adds or self.centering == "sinkhorn"
+        return super().extended or self.centering == "sinkhorn"
 
     def sizes(self) -> dict[str, int]:
         """Sides of global and local crops in pixels, by their keys."""
@@ -78,7 +78,7 @@ IBOT_PRESETS: dict[str, dict[str, Any]] = {
 """DINO, iBOT, KoLeo and Sinkhorn centring, with the schedules of facebookresearch/dinov2's default configuration."""
 
 
-def filled(given: Any, presets: Mapping[str, dict[str, Any]]) -> Any:
+def filled(settings: Any, presets: Mapping[str, dict[str, Any]]) -> Any:
     """Settings, with those of the preset that they name where they are not given; without the preset's name."""
-    preset = presets.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
-    return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
+    preset = presets.get(str(settings.get("preset"))) if isinstance(settings, Mapping) else None
+    return settings if preset is None else preset | {key: value for key, value in settings.items() if key != "preset"}

@@ -55,18 +55,18 @@ class Teaching(ABC):
     def check(self, images: Source, rows: Sequence[int]) -> None:  # noqa: B027
         """Raise :class:`DataError` for training images that do not suit, as far as those of these numbers tell."""
 
-    def measured(self, seen: Sequence[TeacherFeatures]) -> dict[str, Tensor]:
+    def measured(self, sample: Sequence[TeacherFeatures]) -> dict[str, Tensor]:
         """What standardises its targets, by name: means and factors of the features of a sample of images."""
         patches, cls = self.config.whitened
-        found: dict[str, Standardisation] = {}
+        by_kind: dict[str, Standardisation] = {}
         if patches:
-            tokens = torch.cat([features.patches.flatten(0, 1) for features in seen])
-            found["patches"] = phi_s(tokens) if self.config.standardise == "phi_s" else by_channel(tokens)
+            tokens = torch.cat([features.patches.flatten(0, 1) for features in sample])
+            by_kind["patches"] = phi_s(tokens) if self.config.standardise == "phi_s" else by_channel(tokens)
         if cls:
-            found["cls"] = by_channel(torch.cat([features.cls for features in seen if features.cls is not None]))
+            by_kind["cls"] = by_channel(torch.cat([features.cls for features in sample if features.cls is not None]))
         return {
-            f"{what}_{name}": value
-            for what, standardisation in found.items()
+            f"{kind}_{name}": value
+            for kind, standardisation in by_kind.items()
             for name, value in standardisation._asdict().items()
         }
 
@@ -74,10 +74,10 @@ class Teaching(ABC):
         """Tensors of the names and shapes of :meth:`measured`, and the queue, before anything is known."""
         whitened = dict(zip(("patches", "cls"), self.config.whitened, strict=True))
         buffers: dict[str, Tensor] = {}
-        for what in (name for name, wanted in whitened.items() if wanted):
-            square = what == "patches" and self.config.standardise == "phi_s"
-            buffers[f"{what}_mean"] = torch.zeros(self.dim, device=device)
-            buffers[f"{what}_weight"] = torch.ones((self.dim, self.dim) if square else (self.dim,), device=device)
+        for kind in (name for name, wanted in whitened.items() if wanted):
+            square = kind == "patches" and self.config.standardise == "phi_s"
+            buffers[f"{kind}_mean"] = torch.zeros(self.dim, device=device)
+            buffers[f"{kind}_weight"] = torch.ones((self.dim, self.dim) if square else (self.dim,), device=device)
         if self.config.cls == "queue_kl":
             buffers["queue"] = torch.zeros(self.config.queue, self.dim, device=device)
         return buffers

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dinoskip.diagnostics import SignalRow, bundled_photos, signal_table
 from dinoskip.init import residual_free_, skipless_, temperatures, trunc_normal_
 from dinoskip.init.orthogonal import haar
-from dinoskip.init.skipless import query_key_factors
+from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models import Block, create_model
 from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
@@ -102,7 +102,7 @@ def attention_on_gaussian_tokens(query: Tensor, key: Tensor) -> Tensor:
 )
 def test_21_diagonal_dominance(name: str, constants: tuple[int, int, float, float], argmax: float, mean: float) -> None:
     dim, heads, alpha, beta = constants
-    query, key = query_key_factors(dim, heads, alpha, beta, heads="top", noise="normal", seed=1, name="x")
+    query, key = query_key_factors(dim, heads, noisy_identity(dim, alpha, beta, "normal", 1, "x"))
     attention = attention_on_gaussian_tokens(query, key)
     hits = (attention.argmax(-1) == torch.arange(256)).double().mean()
     diagonal = attention.diagonal(dim1=-2, dim2=-1).mean()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dinoskip.init import conditioned_, residual_free_, skipless_, temperatures, trunc_normal_
 from dinoskip.init.orthogonal import haar
-from dinoskip.init.skipless import query_key_factors
+from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
@@ -157,7 +157,7 @@ def test_05_query_and_key_are_balanced(size: str) -> None:
 
 
 def test_05_query_and_key_are_balanced_before_the_cast() -> None:
-    query, key = query_key_factors(768, 2, 2.0, 0.6, heads="top", noise="normal", seed=0, name="x")
+    query, key = query_key_factors(768, 2, noisy_identity(768, 2.0, 0.6, "normal", 0, "x"))
     squares = query.mT @ query
     for gram in (squares, key.mT @ key):
         diagonal = squares.diagonal(dim1=-2, dim2=-1)
@@ -184,7 +184,7 @@ def test_06_largest_singular_value(size: str, limit: float) -> None:
 
 
 def test_06_without_the_identity_the_edge_is_two_alpha() -> None:
-    query, _ = query_key_factors(384, 6, 1.8, 0.0, heads="top", noise="normal", seed=0, name="x")
+    query, _ = query_key_factors(384, 6, noisy_identity(384, 1.8, 0.0, "normal", 0, "x"))
     record(CUTTING, "eq. 11", "s_1 at beta 0 is 2 alpha", 3.6, torch.linalg.svdvals(query)[:, 0].square().mean(), 0.05)
 
 
@@ -226,7 +226,7 @@ def test_09_heads_draw_their_own_noise() -> None:
     products = query @ key.mT
     distance = min(off_by(products[i], products[j]) for i in range(6) for j in range(i))
     record(CUTTING, "eq. 11", "no two heads share alpha Z + beta I", "> 0.1", distance)
-    split, _ = query_key_factors(96, 3, 1.8, 1.0, heads="split", noise="normal", seed=0, name="x")
+    split, _ = query_key_factors(96, 3, noisy_identity(96, 1.8, 1.0, "normal", 0, "x"), split=True)
     record(CUTTING, "eq. 11", "heads=split has orthogonal ranges", "< 1e-6", (split[0].T @ split[1]).abs().max())
 
 
@@ -289,7 +289,7 @@ def test_13_low_precision_keeps_the_conditioning() -> None:
 
 
 def test_14_uniform_noise() -> None:
-    query, key = query_key_factors(384, 6, 1.8, 1.0, heads="top", noise="uniform", seed=0, name="x")
+    query, key = query_key_factors(384, 6, noisy_identity(384, 1.8, 1.0, "uniform", 0, "x"))
     record(
         CUTTING, "eq. 11", "uniform Z: s_1(W^Q W^Kᵀ)", 4.033, torch.linalg.svdvals(query)[:, 0].square().mean(), 0.05
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.train_loader import TrainLoader
 from tests.helpers.pretended_device import CUDA, PretendedDevice, Stream, StreamRace
 
@@ -27,7 +28,7 @@ def device() -> Iterator[PretendedDevice]:
 
 
 def loader_of(folder: Path, path: DataPath = "crops") -> TrainLoader:
-    return TrainLoader(ImageFolder.open(folder), CROPS, AugmentConfig(), path, seed=3, batch_size=2, device=CUDA)
+    return TrainLoader(ImageFolder.open(folder), CROPS, AugmentConfig(), BatchSplit(2), path, seed=3, device=CUDA)
 
 
 @pytest.mark.parametrize("path", ["crops", "decode", "resident"])

@@ -32,6 +32,7 @@ from dinoskip.data.classification import (
     validation_batches,
 )
 from dinoskip.data.config import ClassAugmentConfig
+from dinoskip.data.loader import BatchSplit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.resize import centre_crop
 from tests.helpers.labelled import make_classes
@@ -44,9 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> LabelledFolder:
     return LabelledFolder.open(make_classes(tmp_path_factory.mktemp("data") / "train", 6))
 
 
-def loader(folder: LabelledFolder, **options: Any) -> ClassLoader:
-    settings = {"seed": 3, "batch_size": 12, **options}
-    return ClassLoader(folder, ClassAugmentConfig(size=SIZE, erase=0.6), **settings)
+def loader(folder: LabelledFolder, workers: int = 0, seed: int = 3, **cut: int) -> ClassLoader:
+    config = ClassAugmentConfig(size=SIZE, erase=0.6)
+    return ClassLoader(folder, config, BatchSplit(12, **cut), seed=seed, workers=workers)
 
 
 def epoch_views(one: ClassLoader, epoch: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -234,7 +235,7 @@ def test_a_substitute_brings_its_own_label(tmp_path: Path) -> None:
     (root / "blue" / "00.png").write_bytes(b"no image")  # the only one of its class
     opened = LabelledFolder.open(root)
     config = ClassAugmentConfig(size=SIZE, mixup=0, cutmix=0, label_smoothing=0)
-    one = ClassLoader(opened, config, seed=0, batch_size=len(opened))
+    one = ClassLoader(opened, config, BatchSplit(len(opened)), seed=0)
     found = {int(i): int(t) for b in one.epoch(0) for i, t in zip(b.ids, one.views(b)[1].argmax(1), strict=True)}
     assert list(one.bad) == ["blue/00.png"]
     assert [i for i, label in found.items() if label != opened.labels[i]] == [0]

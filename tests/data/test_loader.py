@@ -13,7 +13,7 @@ from PIL import Image
 
 from dinoskip.data import ImageFolder, resident
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.data.loader import Batch
+from dinoskip.data.loader import Batch, BatchSplit
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import ConfigError, DataError
 
@@ -21,8 +21,9 @@ CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
 
 
 def loader(images: ImageFolder, **changes: object) -> TrainLoader:
-    arguments: dict = {"seed": 5, "batch_size": 4, "min_side": 8, **changes}
-    return TrainLoader(images, CROPS, AugmentConfig(), **arguments)
+    cut = {key: changes.pop(key) for key in ("batch_size", "rank", "world_size", "accumulate") if key in changes}
+    arguments: dict = {"seed": 5, "min_side": 8, **changes}
+    return TrainLoader(images, CROPS, AugmentConfig(), BatchSplit(**{"batch_size": 4, **cut}), **arguments)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -104,7 +105,7 @@ def test_micro_batches_in_order_are_the_ranks_slice(images: ImageFolder, size: i
 
 def test_views_leave_out_empty_groups(images: ImageFolder) -> None:
     none = CropConfig(global_size=32, local_size=16, num_local=0)
-    one = TrainLoader(images, none, AugmentConfig(), seed=5, batch_size=4, min_side=8)
+    one = TrainLoader(images, none, AugmentConfig(), BatchSplit(4), seed=5, min_side=8)
     assert [tuple(view.shape) for view in one.views(next(one.epoch(0)))] == [(8, 3, 32, 32)]
 
 

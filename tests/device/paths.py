@@ -25,6 +25,7 @@ from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.classification import ClassLoader
 from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
@@ -200,7 +201,7 @@ def _pretraining(device: Device, job: PretrainJob) -> Reading:
     """A step after two others."""
     config = job.pretrain
     loader = TrainLoader(
-        data().images, *config.views(), config.data_path, seed=1, batch_size=4, device=device.device,
+        data().images, *config.views(), BatchSplit(4), config.data_path, seed=1, device=device.device,
         targets=config.targets(job.seed, job.model.patch_size),
     )  # fmt: skip
     objective = config.build(job, loader.steps_per_epoch, device.device)
@@ -212,7 +213,7 @@ def supervised(device: Device) -> Reading:
     """A supervised step with all of its augmentation."""
     job = supervised_job(model={"name": "vit_mini_patch8", "drop_path": 0.1})
     config = job.supervise
-    loader = ClassLoader(data().train, config.augment, seed=1, batch_size=config.batch_size, device=device.device)
+    loader = ClassLoader(data().train, config.augment, BatchSplit(config.batch_size), seed=1, device=device.device)
     objective = Supervised(job, 3, loader.steps_per_epoch, device.device)
     return Reading.of(_steps(device, objective, loader, job.optimizer, 2, 1), 1)
 

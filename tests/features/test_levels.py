@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from dinoskip.features import FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
 from dinoskip.models import Backbone
 
 
@@ -36,9 +36,8 @@ def test_a_store_has_the_grid_of_every_level(
     store = export(backbone, photographs, tmp_path / "store", "all", norm="none", dtype="float32", transform=transform)
     parts = store.of_equal_grids()
     assert [(part.blocks, part.patch_size, part.dim) for part in parts] == [((1,), 4, 4), ((2, 3), 8, 6)]
-    windows = FeatureWindows(
-        backbone, photographs, "all", norm="none", dtype="float32", transform=transform, limit=10**9
-    ).of_equal_grids()
+    settings = ExportSettings("all", norm="none", dtype="float32", transform=transform)
+    windows = FeatureWindows(backbone, photographs, settings, limit=10**9).of_equal_grids()
     for part, window in zip(parts, windows, strict=True):
         assert (part.blocks, part.patch_size) == (window.blocks, window.patch_size)
         seen: dict[str, np.ndarray] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dinoskip.errors import DataError
-from dinoskip.features import FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
 from dinoskip.models import Backbone
 
 RAGGED = [(40, 56), (24, 24), (40, 56), (33, 64), (24, 24), (40, 56), (24, 24)]
@@ -23,7 +23,7 @@ def test_windows_have_the_bits_of_the_store(
     dataset = images(RAGGED)
     options = {"transform": Transform.model_validate({"mode": mode, "size": 32}), "batch_size": 2, "dtype": dtype}
     store = export(backbone, dataset, dataset.root.parent / "store", "all", "key", "none", cls=False, **options)
-    windows = FeatureWindows(backbone, dataset, "all", "key", "none", cls=False, limit=limit, **options)
+    windows = FeatureWindows(backbone, dataset, ExportSettings("all", "key", "none", cls=False, **options), limit=limit)
     assert (windows.ids, windows.key, windows.weights_hash) == (store.ids, store.key, store.weights_hash)
     seen, held = [], []
     for part in windows.parts():
@@ -50,7 +50,7 @@ def test_class_tokens_too(backbone: Backbone, images: Callable) -> None:
     dataset = images([(40, 56)] * 5)
     options = {"transform": Transform(mode="center_crop", size=32), "batch_size": 2, "tokens": False}
     store = export(backbone, dataset, dataset.root.parent / "store", [2], **options)
-    parts = [part.cls(2) for part in FeatureWindows(backbone, dataset, [2], limit=1, **options).parts()]
+    parts = [part.cls(2) for part in FeatureWindows(backbone, dataset, ExportSettings([2], **options), limit=1).parts()]
     assert [len(part) for part in parts if part is not None] == [2, 2, 1]
     np.testing.assert_array_equal(np.concatenate([part for part in parts if part is not None]), store.cls(2))
 
@@ -59,9 +59,8 @@ def test_what_is_done_is_not_computed_again(
     backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = images(RAGGED)
-    windows = FeatureWindows(
-        backbone, dataset, "all", limit=1, transform=Transform(mode="native"), batch_size=2, cls=False
-    )
+    settings = ExportSettings("all", transform=Transform(mode="native"), batch_size=2, cls=False)
+    windows = FeatureWindows(backbone, dataset, settings, limit=1)
     done = np.zeros(len(RAGGED), dtype=bool)
     done[[0, 2, 5, 3]] = True  # all of one size, and the only one of another
     calls: list[int] = []
@@ -74,7 +73,8 @@ def test_what_is_done_is_not_computed_again(
 
 
 def test_a_part_is_gone_when_the_next_is_there(backbone: Backbone, images: Callable) -> None:
-    windows = FeatureWindows(backbone, images([(32, 32)] * 3), [1], limit=1, transform=Transform(size=32), batch_size=1)
+    settings = ExportSettings([1], transform=Transform(size=32), batch_size=1)
+    windows = FeatureWindows(backbone, images([(32, 32)] * 3), settings, limit=1)
     parts = windows.parts()
     first = next(parts)
     assert first.tokens(1).shape[0] == 1

@@ -17,6 +17,7 @@ from PIL import Image
 
 import dinoskip
 from dinoskip.data import ImageFolder
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.sprites import photo
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.distributed import world
@@ -56,7 +57,7 @@ def test_a_step_is_read_in_12_files_and_1700_lines(tmp_path: Path) -> None:
     job, images = PretrainJob.model_validate(JOB), ImageFolder.open(tmp_path)
     config = job.pretrain
     with world("cpu") as here:
-        loader = TrainLoader(images, config.crops, config.augment, seed=0, batch_size=config.batch_size, min_side=8)
+        loader = TrainLoader(images, config.crops, config.augment, BatchSplit(config.batch_size), seed=0, min_side=8)
         objective = DINO(job, config, loader.steps_per_epoch, here.device)
         optimizer = build_optimizer(objective.student, job.optimizer)
         engine = Engine(objective.student, objective.student, optimizer, loader, here, job.seed)

@@ -16,7 +16,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, skipless_
 from dinoskip.init.config import SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix
-from dinoskip.init.skipless import query_key_factors
+from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
@@ -33,7 +33,7 @@ def test_two_constants() -> None:
 
 def test_query_key_product_is_the_truncated_noisy_identity() -> None:
     """Drawn again here from the same stream: W^Q W^Kᵀ is the best rank-dh approximation of alpha Z + beta I."""
-    query, key = query_key_factors(48, 3, 1.5, 0.8, heads="top", noise="normal", seed=4, name="n")
+    query, key = query_key_factors(48, 3, noisy_identity(48, 1.5, 0.8, "normal", 4, "n"))
     for head in range(3):
         z = noise_matrix(48, "normal", torch_rng(4, "init", "n", "query_key", head))
         u, s, vh = torch.linalg.svd(1.5 * z + 0.8 * torch.eye(48, dtype=torch.float64))
@@ -41,7 +41,7 @@ def test_query_key_product_is_the_truncated_noisy_identity() -> None:
 
 
 def test_split_heads_share_one_matrix() -> None:
-    query, key = query_key_factors(96, 3, 1.8, 1.0, heads="split", noise="normal", seed=0, name="x")
+    query, key = query_key_factors(96, 3, noisy_identity(96, 1.8, 1.0, "normal", 0, "x"), split=True)
     assert max(float((query[i].T @ query[j]).abs().max()) for i in range(3) for j in range(i)) < 1e-10
     whole = (query @ key.mT).sum(0)
     z = noise_matrix(96, "normal", torch_rng(0, "init", "x", "query_key", "all"))

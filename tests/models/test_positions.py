@@ -11,7 +11,7 @@ from dinoskip.models.positions import sincos_positions
 
 @pytest.mark.parametrize(("grid", "dim"), [(1, 4), (3, 8), (5, 20)])
 def test_positions_are_those_of_the_definition(grid: int, dim: int) -> None:
-    positions = sincos_positions(grid, dim)
+    positions = sincos_positions((grid, grid), dim)
     assert positions.shape == (1, 1 + grid**2, dim)
     assert not positions[0, 0].any()
     quarter = dim // 4
@@ -27,4 +27,4 @@ def test_positions_are_those_of_the_definition(grid: int, dim: int) -> None:
 
 def test_channels_that_cannot_be_shared_out_are_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 4"):
-        sincos_positions(2, 6)
+        sincos_positions((2, 2), 6)

@@ -61,7 +61,7 @@ def plain_loss(values: Values, images: Tensor, kept: Tensor, decoder_depth: int)
         x = weighted_block(under(encoder, f"blocks.{index}."), x, 2, *weights)
         if index % 2 == 1:
             skips.append(x)
-    positions = sincos_positions(GRID, 64).double()
+    positions = sincos_positions((GRID, GRID), 64).float().double()
     y = torch.cat([decoder["cls_token"], positions[:, 1:]], 1).expand(len(images), -1, -1)
     y = y @ decoder["embed.weight"].T + decoder["embed.bias"]
     for index in range(decoder_depth):

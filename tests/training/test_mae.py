@@ -59,7 +59,7 @@ def plain_loss(values: Values, images: Tensor, kept: Tensor, skip: bool, norm_pi
     for image, which in enumerate(kept):
         grid[image, which] = x[image, 1:]
         mask[image, which] = 0
-    y = torch.cat([x[:, :1], grid], 1) + sincos_positions(GRID, dim).double()
+    y = torch.cat([x[:, :1], grid], 1) + sincos_positions((GRID, GRID), dim).float().double()
     depth = len({name.split(".")[1] for name in decoder if name.startswith("blocks")})
     y = vit_blocks(decoder, y, depth, dim // 32, True)[:, 1:] @ decoder["pixels.weight"].T + decoder["pixels.bias"]
     target = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
@@ -87,7 +87,7 @@ def test_ten_steps_are_those_of_a_plain_loop(settings: dict[str, Any], skip: boo
         assert float(taken.means["loss"]) == pytest.approx(plain.step(step), rel=1e-5), step
     for name, value in plain.values.items():
         torch.testing.assert_close(driver.values()[name], value, rtol=1e-5, atol=1e-7, msg=name)
-    fixed = torch.equal(driver.values()["backbone.pos_embed"].float(), sincos_positions(GRID, 128))
+    fixed = torch.equal(driver.values()["backbone.pos_embed"].float(), sincos_positions((GRID, GRID), 128).float())
     assert fixed == (not settings)
 
 

@@ -7,11 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
-from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, DatasetKind, Published, TrainSubset, splits_of
-from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
+from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
+from dinoskip.data.sets.kind import Archives, Published, TrainSubset, splits_of
+from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
@@ -33,19 +32,7 @@ ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
 """Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
 
 
-def ade20k_folders(root: Path, split: str) -> PairFolders:
-    """Return the image and mask folder of train (20,210) or val (2,000).
-
-    ``root`` is ADEChallengeData2016 or the folder that holds it.
-    """
-    known_split("ade20k", split, tuple(ADE20K_FOLDERS))
-    require_folder(root, "ADEChallengeData2016")
-    inner = root / "ADEChallengeData2016"
-    base, name = inner if inner.is_dir() else root, ADE20K_FOLDERS[split]
-    return PairFolders(base / "images" / name, base / "annotations" / name)
-
-
-class Ade20kConfig(TrainSubset, DatasetKind):
+class Ade20kConfig(TrainSubset, PairedMasks):
     """ADEChallengeData2016 (SceneParse150), or the folder that holds it."""
 
     archives = Archives(
@@ -62,11 +49,13 @@ class Ade20kConfig(TrainSubset, DatasetKind):
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
 
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(ade20k_folders(root, split).images)
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return the folders of train or val."""
+        known_split(self.kind, split, tuple(ADE20K_FOLDERS))
+        require_folder(root, "ADEChallengeData2016")
+        inner = root / "ADEChallengeData2016"
+        base, name = inner if inner.is_dir() else root, ADE20K_FOLDERS[split]
+        return PairFolders(base / "images" / name, base / "annotations" / name)
 
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open train or val; train may be a subset."""
-        dataset = open_pairs(self.dataset_name, split, ade20k_folders(root, split), ADE20K, faults=faults)
-        return self.subsample(dataset)
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        return ADE20K

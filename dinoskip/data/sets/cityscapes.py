@@ -10,9 +10,9 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
-from dinoskip.data.segmentation import IGNORE, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import DatasetKind, TrainSubset, splits_of
-from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
+from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
+from dinoskip.data.sets.kind import TrainSubset, splits_of
+from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
 
 CLASSES = words("""
 road, sidewalk, building, wall, fence, pole, traffic light, traffic sign, vegetation, terrain, sky, person, rider, car,
@@ -32,7 +32,7 @@ def _label_ids() -> ClassMap:
 BY_ENDING = {"_gtFine_labelIds": _label_ids(), "_gtFine_labelTrainIds": class_map(CLASSES)}
 
 
-class CityscapesConfig(TrainSubset, DatasetKind):
+class CityscapesConfig(TrainSubset, PairedMasks):
     """A folder with ``leftImg8bit`` and ``gtFine``, as unpacked from the two archives of these names."""
 
     splits = splits_of("segmentation", train=2_975, val=500)
@@ -44,11 +44,13 @@ class CityscapesConfig(TrainSubset, DatasetKind):
         known_split(self.kind, split, ("train", "val", "test"))
         return ImageFolder.open(root / "leftImg8bit" / split)
 
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open train or val; train may be a subset. ``labelIds`` masks are taken where there are both."""
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return the folders of train or val; ``labelIds`` masks are taken where there are both."""
         known_split(self.kind, split, ("train", "val"))
         masks = root / "gtFine" / split
         require_folder(masks, "the masks of Cityscapes, of gtFine_trainvaltest.zip")
         ending = next((end for end in BY_ENDING if next(masks.glob(f"*/*{end}.png"), None)), "_gtFine_labelIds")
-        folders = PairFolders(root / "leftImg8bit" / split, masks, "_leftImg8bit", ending)
-        return self.subsample(open_pairs(self.dataset_name, split, folders, BY_ENDING[ending], faults=faults))
+        return PairFolders(root / "leftImg8bit" / split, masks, "_leftImg8bit", ending)
+
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        return BY_ENDING[folders.mask_ending]

@@ -103,8 +103,8 @@ def load_coco(path: Path) -> Any:
     if not complete:
         raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
     with guard(path, "COCO file"):
-        for part, what in (("images", "image"), ("annotations", "annotation"), ("categories", "category")):
-            unique((entry["id"] for entry in index.dataset[part]), what, path)
+        for part, kind in (("images", "image"), ("annotations", "annotation"), ("categories", "category")):
+            unique((entry["id"] for entry in index.dataset[part]), kind, path)
         for entry in index.dataset["annotations"]:
             where = f"{path}: annotation {entry['id']}"
             resolve([entry["image_id"]], index.imgs, "image", where)

@@ -16,7 +16,7 @@ from dinoskip.data.schema import both_ways, resolve, unique, violated
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
 from dinoskip.data.sets.kind import DatasetKind, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import coco_images, known_split
-from dinoskip.data.sets.voc import FileTable, present
+from dinoskip.data.sets.voc import with_files
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined, read_regular
 from dinoskip.images import read_image
@@ -116,18 +116,11 @@ class CocoPanopticConfig(TrainSubset, DatasetKind):
         annotations = root / "annotations" / f"{part}.json"
         segments, classes = _read(annotations)
         folder = root / "annotations" / part
-        images = FileTable.images(coco_images(root, f"{split}2017"))
-        masks = FileTable.of(folder if folder.is_dir() else root / part, ".png")
-        ids = present(tuple(segments), [(images, ".jpg"), (masks, ".png")], faults)
-        dataset = PanopticDataset(
-            name=self.dataset_name,
-            split=split,
-            ids=ids,
-            class_names=classes,
-            image_paths=images.paths(ids, ".jpg"),
-            label_paths=masks.paths(ids, ".png"),
-            palette=class_map(classes).palette,
-            segments=segments,
-            annotations=annotations,
-        )
-        return self.subsample(dataset)
+        masks = folder if folder.is_dir() else root / part
+        ids, images, labels = with_files(tuple(segments), coco_images(root, f"{split}2017"), masks, ".png", faults)
+        return self.subsample(
+            PanopticDataset(
+                self.dataset_name, split, ids, images, labels, class_map(classes).palette, class_names=classes,
+                segments=segments, annotations=annotations,
+            )
+        )  # fmt: skip

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from dinoskip.data.folders import ImageFolder
-from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, DatasetKind, Published, TrainSubset, as_text, splits_of
-from dinoskip.data.sets.pairs import COCO_2017, PairFolders, coco_images, known_split, open_pairs
+from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map, words
+from dinoskip.data.sets.kind import Archives, Published, TrainSubset, as_text, splits_of
+from dinoskip.data.sets.pairs import COCO_2017, PairedMasks, PairFolders, coco_images, known_split
 
 StuffClasses = Literal["171", "182", "27", "15"]
 
@@ -108,27 +107,6 @@ def _folder_for(names: Sequence[str]) -> str:
 TRAIN_IDS = "_labelTrainIds"  # how the names end of masks that mmsegmentation converted
 
 
-def coco_stuff_folders(root: Path, split: str) -> PairFolders:
-    """Where the images and masks of train (118,287) or val (5,000) of 2017 lie.
-
-    Masks: ``stuffthingmaps/<part>`` or what the archive's own name makes of it; ``annotations/<part>`` as
-    mmsegmentation has them, converted ones (``_labelTrainIds``) if there are no others; or beside the images, if the
-    archive was unpacked into the same folder.
-    """
-    known_split("coco_stuff", split, ("train", "val"))
-    part = f"{split}2017"
-    images = coco_images(root, part)
-    for folder in ("stuffthingmaps", "stuffthingmaps_trainval2017", "annotations"):
-        masks = root / folder / part
-        if masks.is_dir():
-            names = [path.stem for path in islice(masks.glob("*.png"), 1000)]
-            if names and all(name.endswith(TRAIN_IDS) for name in names):
-                return PairFolders(images, masks, mask_ending=TRAIN_IDS)
-            return PairFolders(images, masks, not_masks=TRAIN_IDS)
-    among_images = images.is_dir() and next(images.glob("*.png"), None) is not None
-    return PairFolders(images, images if among_images else root / "stuffthingmaps" / part)
-
-
 def of_train_ids(classes: ClassMap) -> ClassMap:
     """What converted masks mean: their values are the numbers of the 171 labels that occur."""
     used = [value for value in range(len(STUFF_CLASSES)) if COCO_STUFF["171"].table[value] != ILLEGAL]
@@ -137,7 +115,7 @@ def of_train_ids(classes: ClassMap) -> ClassMap:
     return ClassMap(classes.names, table)
 
 
-class CocoStuffConfig(TrainSubset, DatasetKind):
+class CocoStuffConfig(TrainSubset, PairedMasks):
     """A COCO folder with train2017, val2017 and stuffthingmaps."""
 
     archives = Archives(
@@ -163,13 +141,26 @@ class CocoStuffConfig(TrainSubset, DatasetKind):
     def dataset_name(self) -> str:
         return "coco_stuff" if self.classes == "171" else f"coco_stuff{self.classes}"
 
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(coco_stuff_folders(root, split).images)
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return the folders of train or val.
 
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open train or val; train may be a subset."""
-        folders, classes = coco_stuff_folders(root, split), COCO_STUFF[self.classes]
-        if folders.mask_ending == TRAIN_IDS:
-            classes = of_train_ids(classes)
-        return self.subsample(open_pairs(self.dataset_name, split, folders, classes, faults=faults))
+        Masks: ``stuffthingmaps/<part>`` or what the archive's own name makes of it; ``annotations/<part>`` as
+        mmsegmentation has them, converted ones (``_labelTrainIds``) if there are no others; or beside the images, if
+        the archive was unpacked into the same folder.
+        """
+        known_split(self.kind, split, ("train", "val"))
+        part = f"{split}2017"
+        images = coco_images(root, part)
+        for folder in ("stuffthingmaps", "stuffthingmaps_trainval2017", "annotations"):
+            masks = root / folder / part
+            if masks.is_dir():
+                names = [path.stem for path in islice(masks.glob("*.png"), 1000)]
+                if names and all(name.endswith(TRAIN_IDS) for name in names):
+                    return PairFolders(images, masks, mask_ending=TRAIN_IDS)
+                return PairFolders(images, masks, not_masks=TRAIN_IDS)
+        among_images = images.is_dir() and next(images.glob("*.png"), None) is not None
+        return PairFolders(images, images if among_images else root / "stuffthingmaps" / part)
+
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        classes = COCO_STUFF[self.classes]
+        return of_train_ids(classes) if folders.mask_ending == TRAIN_IDS else classes

@@ -23,11 +23,28 @@ class DavisLayout(DatasetKind):
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the frames of a split."""
-        return davis_images(root, split)
+        folder = davis_folder(root)
+        images = folder / "JPEGImages" / "480p"
+        frames = [path for name in _names(folder, split) for path in _files(images / name, True).values()]
+        return ImageFolder(images, tuple(path.relative_to(images).as_posix() for path in frames))
 
     def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
-        """Open the videos that ``ImageSets/2017/SPLIT.txt`` names."""
-        return davis_sequences(root, split, name=self.dataset_name, faults=faults)
+        """Open the videos that ``ImageSets/2017/SPLIT.txt`` names.
+
+        Every frame needs a mask and every mask a frame, numbered without a gap, and a video 3 frames.
+        """
+        folder, sequences = davis_folder(root), []
+        for video in _names(folder, split):
+            with noted_in(faults):
+                where = folder / "JPEGImages" / "480p" / video
+                frames = _files(where, True)
+                masks = _files(folder / "Annotations" / "480p" / video, False)
+                both_ways(frames, masks, ("has no mask in Annotations", "has a mask and no frame"), where)
+                evenly_numbered(frames, "frames", where)
+                if len(frames) < LEAST_FRAMES:
+                    raise DataError(f"{where}: {len(frames)} frames, {LEAST_FRAMES} are needed")
+                sequences.append(VideoSequence(video, tuple(frames.values()), tuple(masks[stem] for stem in frames)))
+        return SequenceDataset(self.dataset_name, split, tuple(sequences))
 
 
 class DavisConfig(DavisLayout):
@@ -65,33 +82,3 @@ def _files(folder: Path, images: bool) -> dict[str, Path]:
 
 def _names(folder: Path, split: str) -> list[str]:
     return read_names(folder / "ImageSets" / "2017" / f"{split}.txt", "video")
-
-
-def davis_images(root: Path, split: str) -> ImageFolder:
-    """Open the frames of a split of a folder in the layout of DAVIS."""
-    folder = davis_folder(root)
-    images = folder / "JPEGImages" / "480p"
-    frames = [path for name in _names(folder, split) for path in _files(images / name, True).values()]
-    return ImageFolder(images, tuple(path.relative_to(images).as_posix() for path in frames))
-
-
-def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | None) -> SequenceDataset:
-    """Open the videos of a split of a folder in the layout of DAVIS.
-
-    Every frame needs a mask and every mask a frame, numbered without a gap, and a video 3 frames. Raises
-    :class:`DataError` naming the first that lacks it; with
-    ``faults`` they are noted there and the videos concerned are left out.
-    """
-    folder, sequences = davis_folder(root), []
-    for video in _names(folder, split):
-        with noted_in(faults):
-            frames, masks = (
-                _files(folder / part / "480p" / video, part == "JPEGImages") for part in ("JPEGImages", "Annotations")
-            )
-            where = folder / "JPEGImages" / "480p" / video
-            both_ways(frames, masks, ("has no mask in Annotations", "has a mask and no frame"), where)
-            evenly_numbered(frames, "frames", where)
-            if len(frames) < LEAST_FRAMES:
-                raise DataError(f"{where}: {len(frames)} frames, {LEAST_FRAMES} are needed")
-            sequences.append(VideoSequence(video, tuple(frames.values()), tuple(masks[stem] for stem in frames)))
-    return SequenceDataset(name, split, tuple(sequences))

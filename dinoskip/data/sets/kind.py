@@ -57,14 +57,6 @@ class Published:
         return self.url.rpartition("/")[2]
 
 
-def _below_root(_: Sequence[str]) -> str:
-    return ""
-
-
-def _nothing(_: Path) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Archives:
     """What ``data prepare`` needs to know of a kind.
@@ -76,9 +68,9 @@ class Archives:
     """
 
     published: tuple[Published, ...]
-    folder_for: Callable[[Sequence[str]], str] = _below_root
+    folder_for: Callable[[Sequence[str]], str] = lambda _: ""
     list_folders: dict[str, str] = field(default_factory=dict)
-    finish: Callable[[Path], list[str]] = _nothing
+    finish: Callable[[Path], list[str]] = lambda _: []
 
 
 class DatasetKind(Config, ABC):
@@ -127,6 +119,24 @@ class Synthetic(DatasetKind):
     @abstractmethod
     def generate(self, out: Path) -> Path:
         """Make it below ``out``, complete or not at all; return the folder that the ``open_`` methods take as root."""
+
+
+class SplitSynthetic(Synthetic):
+    """One whose last ``val_fraction`` images are held out; both splits have the same ``labels``."""
+
+    labels: ClassVar[tuple[str, ...]]
+    images: int = Field(default=240, ge=4, le=100_000, description="in both splits together")
+    val_fraction: float = Field(default=0.25, gt=0, lt=1, description="share of the images, the last ones, held out")
+
+    @property
+    def held_out(self) -> int:
+        """Number of images in the validation split."""
+        return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits with each of their labels, and their numbers."""
+        counts = {"train": self.images - self.held_out, "val": self.held_out}
+        return [CheckedSplit(label, split, count) for label in self.labels for split, count in counts.items()]
 
 
 def as_text(value: object) -> object:

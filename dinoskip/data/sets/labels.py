@@ -78,8 +78,8 @@ def _pixels(opened: SegmentationDataset) -> Count:
 
     def read(index: int) -> None:
         read_image(opened.path(index))
-        found = np.bincount(opened.label(index).ravel(), minlength=256).tolist()
-        for name, more in zip(opened.class_names, found, strict=False):
+        counted = np.bincount(opened.label(index).ravel(), minlength=256).tolist()
+        for name, more in zip(opened.class_names, counted, strict=False):
             counts[name] += more
 
     return counts, read
@@ -97,8 +97,8 @@ def _boxes(opened: DetectionDataset) -> Count:
 
 
 def _images(opened: LabelledFolder) -> Count:
-    found = np.bincount(opened.labels, minlength=len(opened.class_names)).tolist()
-    return dict(zip(opened.class_names, found, strict=True)), decoded(opened)[1]
+    counted = np.bincount(opened.labels, minlength=len(opened.class_names)).tolist()
+    return dict(zip(opened.class_names, counted, strict=True)), decoded(opened)[1]
 
 
 def _metres(opened: DepthDataset) -> Count:

@@ -7,11 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
-from dinoskip.data.segmentation import ClassMap, SegmentationDataset, class_map
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
-from dinoskip.data.sets.pairs import PairFolders, open_pairs
+from dinoskip.data.segmentation import ClassMap, class_map
+from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
+from dinoskip.data.sets.pairs import PairedMasks, PairFolders
 from dinoskip.errors import DataError
 
 
@@ -23,18 +22,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return names
 
 
-def numbered_classes(path: Path, first: int) -> ClassMap:
-    """Read a list of classes: line i (from 0) names value ``first + i``; 255 and values below ``first`` are ignored.
-
-    Errors as :func:`read_classes`.
-    """
-    names = read_classes(path)
-    if first + len(names) > 255:
-        raise DataError(f"{path}: {len(names)} classes from value {first} on do not fit below 255")
-    return class_map(names, first, (*range(first), 255))
-
-
-class MasksConfig(TrainSubset, DatasetKind):
+class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
     ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``.
@@ -51,18 +39,21 @@ class MasksConfig(TrainSubset, DatasetKind):
     def dataset_name(self) -> str:
         return Path(self.root).name
 
-    def _folders(self, root: Path, split: str) -> PairFolders:
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return the folders of a split."""
         images, masks = (text.replace("{split}", split) for text in (self.images, self.masks))
         return PairFolders(root / images, root / masks)
 
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(self._folders(root, split).images)
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.
 
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open a split; train may be a subset."""
-        classes = numbered_classes(root / self.classes, self.first_value)
-        return self.subsample(open_pairs(self.dataset_name, split, self._folders(root, split), classes, faults=faults))
+        Raises :class:`DataError` for more than fit below 255.
+        """
+        path, first = root / self.classes, self.first_value
+        names = read_classes(path)
+        if first + len(names) > 255:
+            raise DataError(f"{path}: {len(names)} classes from value {first} on do not fit below 255")
+        return class_map(names, first, (*range(first), 255))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val; without ``{split}`` in the paths, everything once."""

@@ -98,11 +98,11 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
     """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise violated(path, f"image is {image.dtype} {image.shape}, expected uint8 (height, width, 3)")
-    for values, what, shape in ((depth, "depths", image.shape[:2]), (normals, "normals", image.shape)):
+    for values, quantity, shape in ((depth, "depths", image.shape[:2]), (normals, "normals", image.shape)):
         if values.dtype.kind not in "fiu":
-            raise violated(path, f"{what} are not numbers but {values.dtype}")
+            raise violated(path, f"{quantity} are not numbers but {values.dtype}")
         if values.shape != shape:
-            raise violated(path, f"{what} {values.shape} do not fit an image of {image.shape[:2]}")
+            raise violated(path, f"{quantity} {values.shape} do not fit an image of {image.shape[:2]}")
     finite(depth, "depths", path)
     valid = (depth > 0) & (depth <= FARTHEST)
     finite(normals[valid], "normals", path)

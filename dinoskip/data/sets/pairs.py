@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_images, name_key, require_folder
 from dinoskip.data.schema import violated
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
-from dinoskip.data.sets.kind import Published
+from dinoskip.data.sets.kind import DatasetKind, Published, TrainSubset
 from dinoskip.errors import DataError
 
 MASK_SUFFIX = ".png"
@@ -109,6 +111,28 @@ def open_pairs(
         palette=classes.palette,
         remap=classes,
     )
+
+
+class PairedMasks(DatasetKind):
+    """A kind of images beside mask PNGs of the same name: where they lie, and what values in masks mean."""
+
+    @abstractmethod
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return where the images and masks of a split lie."""
+
+    @abstractmethod
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        """Return the classes of the masks in these folders."""
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images of a split, with a mask or not."""
+        return ImageFolder.open(self.pair_folders(root, split).images)
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open a split; train may be a subset."""
+        folders = self.pair_folders(root, split)
+        dataset = open_pairs(self.dataset_name, split, folders, self.class_map(root, folders), faults=faults)
+        return self.subsample(dataset) if isinstance(self, TrainSubset) else dataset
 
 
 def known_split(kind: str, split: str, splits: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import DatasetKind, TrainSubset, as_text, splits_of
-from dinoskip.data.sets.voc import FileTable, present, read_list, voc_folder
+from dinoskip.data.sets.voc import listed_images, read_list, voc_folder, with_files
 
 CLASSES = words("""
 aeroplane, bag, bed, bedclothes, bench, bicycle, bird, boat, book, bottle, building, bus, cabinet, car, cat, ceiling,
@@ -39,25 +39,15 @@ class PascalContextConfig(TrainSubset, DatasetKind):
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split."""
-        folder = voc_folder(root, 2010)
-        table = FileTable.images(folder / "JPEGImages")
-        paths = table.paths(read_list(folder, "SegmentationContext", split), ".jpg")
-        return ImageFolder(table.folder, tuple(path.name for path in paths))
+        return listed_images(voc_folder(root, 2010), "SegmentationContext", split)
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open train or val; train may be a subset."""
         folder, classes = voc_folder(root, 2010), MAPS[self.classes]
-        images = FileTable.images(folder / "JPEGImages")
-        masks = FileTable.of(folder / "SegmentationClassContext", ".png")
-        ids = present(read_list(folder, "SegmentationContext", split), [(images, ".jpg"), (masks, ".png")], faults)
-        dataset = SegmentationDataset(
-            name=self.dataset_name,
-            split=split,
-            ids=ids,
-            class_names=classes.names,
-            image_paths=images.paths(ids, ".jpg"),
-            label_paths=masks.paths(ids, ".png"),
-            palette=classes.palette,
-            remap=classes,
+        listed, masks = read_list(folder, "SegmentationContext", split), folder / "SegmentationClassContext"
+        ids, images, labels = with_files(listed, folder / "JPEGImages", masks, ".png", faults)
+        return self.subsample(
+            SegmentationDataset(
+                self.dataset_name, split, ids, images, labels, classes.palette, classes, class_names=classes.names
+            )
         )
-        return self.subsample(dataset)

@@ -68,8 +68,8 @@ class PfPascalConfig(DatasetKind):
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The lists that are there, and the published numbers of pairs; the test list always."""
         folder = _folder(root)
-        there = [split for split in EXPECTED if split == "test" or (folder / f"{split}_pairs_pf_pascal.csv").is_file()]
-        return [CheckedSplit("correspondence", split, EXPECTED[split]) for split in there]
+        splits = [split for split in EXPECTED if split == "test" or (folder / f"{split}_pairs_pf_pascal.csv").is_file()]
+        return [CheckedSplit("correspondence", split, EXPECTED[split]) for split in splits]
 
 
 def _folder(root: Path) -> Path:

@@ -9,7 +9,6 @@ bytes.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +22,7 @@ from dinoskip.arrays import read_arrays
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
-from dinoskip.data.sets.kind import CheckedSplit, Synthetic
+from dinoskip.data.sets.kind import SplitSynthetic
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sets.scenes import generated
@@ -41,20 +40,14 @@ METRES = 2.5  # that it covers, mirrored beyond
 FACING = np.array([0.0, 0.0, -1.0])  # the normal of what faces the camera
 
 
-class RoomsConfig(Synthetic):
+class RoomsConfig(SplitSynthetic):
     """How many rooms, how large (pixels); ``val_fraction`` of them form the splits ``val`` and ``test``, the same."""
 
+    labels = ("depth", "normals")
     kind: Literal["rooms"] = "rooms"
-    images: int = Field(default=240, ge=4, le=100_000, description="rooms in both splits together")
-    val_fraction: float = Field(default=0.25, gt=0, lt=1, description="share of them, the last ones, held out")
     size: int = Field(default=224, ge=32, le=1024, description="side of the square images in pixels")
     max_objects: int = Field(default=3, ge=0, le=6, description="in a room")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
-
-    @property
-    def held_out(self) -> int:
-        """Number of rooms in the validation split: the last ones."""
-        return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split of the composed folder."""
@@ -72,12 +65,6 @@ class RoomsConfig(Synthetic):
         paths = tuple(path.with_name(path.name.replace("sync_depth", "normals")).with_suffix(".npz")
                       for path in opened.depth_paths)  # fmt: skip
         return NormalsDataset(opened.name, split, opened.ids, opened.image_paths, paths, load_normals)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Depth and normals of both splits, and their numbers."""
-        counts = {"train": self.images - self.held_out, "val": self.held_out}
-        tasks: tuple[str, ...] = ("depth", "normals")
-        return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
     def generate(self, out: Path) -> Path:
         """Compose the rooms below ``out`` and return the folder ``out/rooms``, complete or not at all.
@@ -234,9 +221,7 @@ def _write(config: RoomsConfig, folder: Path) -> None:
     (folder / FOLDER).mkdir(parents=True)
     for number, name in enumerate(names):
         room = draw_room(config, number)
-        jpeg = io.BytesIO()
-        Image.fromarray(room.image).save(jpeg, "JPEG", quality=95)
-        (folder / f"{name.format('rgb')}.jpg").write_bytes(jpeg.getvalue())
+        Image.fromarray(room.image).save(folder / f"{name.format('rgb')}.jpg", "JPEG", quality=95)
         Image.fromarray(np.rint(1000 * room.depth).astype(np.uint16)).save(folder / f"{name.format('sync_depth')}.png")
         with open(folder / f"{name.format('normals')}.npz", "wb") as stream:
             np.savez_compressed(stream, normals=room.normals.astype(np.float32))

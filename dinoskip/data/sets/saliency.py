@@ -12,18 +12,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
-from dinoskip.data.segmentation import BACKGROUND, ClassMap, SegmentationDataset
-from dinoskip.data.sets.kind import DatasetKind, splits_of
-from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
+from dinoskip.data.segmentation import BACKGROUND, ClassMap
+from dinoskip.data.sets.kind import splits_of
+from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
 from dinoskip.errors import DataError
 
 CLASSES = ClassMap((BACKGROUND, "object"), np.minimum(np.arange(256), 1).astype(np.int16))
 SPLIT = "test"
 
 
-class SaliencyKind(DatasetKind):
+class SaliencyKind(PairedMasks):
     """What the three sets share: one split, ``test``, in a folder of images and one of masks."""
 
     root: str = Field(description="folder with the images and masks, or the one that holds it")
@@ -40,13 +39,9 @@ class SaliencyKind(DatasetKind):
         wanted = " or ".join(f"{images}/ and {masks}/" for images, masks in (*self.folders, ("img", "gt")))
         raise DataError(f"{root}: expected {self.dataset_name}: {wanted}")
 
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open all images, with a mask or not."""
-        return ImageFolder.open(self.pair_folders(root, split).images)
-
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open the images with their masks: class 0 the background, class 1 the object."""
-        return open_pairs(self.dataset_name, split, self.pair_folders(root, split), CLASSES, faults=faults)
+    def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
+        """Class 0 is the background, class 1 the object."""
+        return CLASSES
 
 
 class EcssdConfig(SaliencyKind):

@@ -7,7 +7,6 @@ drawn (:mod:`dinoskip.data.shapes`), where form alone does. Same configuration, 
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from dinoskip.config import OmitDefaultFromKey, settings_for_key
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
-from dinoskip.data.sets.kind import CheckedSplit, Synthetic
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset, save_mask
+from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
 from dinoskip.data.shapes import SHAPES
 from dinoskip.data.sprites import KINDS, Kind, background
@@ -39,12 +38,11 @@ PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
-class ScenesConfig(Synthetic):
+class ScenesConfig(SplitSynthetic):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
+    labels = ("segmentation", "detection")
     kind: Literal["scenes"] = "scenes"
-    images: int = Field(default=240, ge=4, le=100_000, description="scenes in all")
-    val_fraction: float = Field(default=0.25, gt=0, lt=1, description="share of the scenes in the validation split")
     size: int = Field(default=224, ge=64, le=1024, description="side of a scene, pixels")
     classes: int = Field(default=6, ge=2, le=len(KINDS), description="kinds of objects")
     max_objects: int = Field(default=3, ge=1, le=5, description="most objects in a scene")
@@ -64,11 +62,6 @@ class ScenesConfig(Synthetic):
         """The object classes, background not among them."""
         return tuple(kind.name for kind in self.kinds)
 
-    @property
-    def held_out(self) -> int:
-        """Number of scenes in the validation split: the last ones."""
-        return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split of the composed folder."""
         return voc_images(root, split, YEAR)
@@ -84,12 +77,6 @@ class ScenesConfig(Synthetic):
     def open_labelled(self, root: Path, split: str, faults: list[str] | None) -> LabelledFolder:
         """Open a split with the class of each image's largest box."""
         return labelled_by_largest_box(self.open_detection(root, split, faults))
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Masks and boxes of both splits, and their numbers."""
-        counts = {"train": self.images - self.held_out, "val": self.held_out}
-        tasks: tuple[str, ...] = ("segmentation", "detection")
-        return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
     def generate(self, out: Path) -> Path:
         """Generate the scenes below ``out``: the VOC folder ``out/VOC2012``."""
@@ -255,16 +242,11 @@ def generated(
 def _write(config: ScenesConfig, folder: Path) -> None:
     for part in ("JPEGImages", "SegmentationClass", "Annotations", "ImageSets/Segmentation", "ImageSets/Main"):
         (folder / part).mkdir(parents=True)
-    palette = voc_palette().tobytes()
     ids = [f"scene_{number:05d}" for number in range(config.images)]
     for number, name in enumerate(ids):
         scene = draw_scene(config, number)
-        jpeg = io.BytesIO()
-        Image.fromarray(scene.image).save(jpeg, "JPEG", quality=95)
-        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(jpeg.getvalue())
-        mask = Image.fromarray(scene.labels, "P")
-        mask.putpalette(palette)
-        mask.save(folder / "SegmentationClass" / f"{name}.png")
+        Image.fromarray(scene.image).save(folder / "JPEGImages" / f"{name}.jpg", "JPEG", quality=95)
+        save_mask(folder / "SegmentationClass" / f"{name}.png", scene.labels)
         (folder / "Annotations" / f"{name}.xml").write_text(_annotation(name, scene), encoding="utf-8")
     splits = {"train": ids[: -config.held_out], "val": ids[-config.held_out :], "trainval": ids}
     for kind in ("Segmentation", "Main"):

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from dinoskip.data.segmentation import voc_palette
+from dinoskip.data.segmentation import save_mask
 from dinoskip.data.sets.davis import LEAST_FRAMES, DavisLayout
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
@@ -113,15 +113,12 @@ def _track(
 
 def _write(config: ScenesVideoConfig, folder: Path) -> None:
     names = [f"video_{number:04d}" for number in range(config.videos)]
-    palette = voc_palette().tobytes()
     for number, name in enumerate(names):
         images, masks = (folder / part / "480p" / name for part in ("JPEGImages", "Annotations"))
         images.mkdir(parents=True)
         masks.mkdir(parents=True)
         for frame, (image, owner) in enumerate(draw_video(config, number)):
             Image.fromarray(image).save(images / f"{frame:05d}.jpg", "JPEG", quality=95)
-            mask = Image.fromarray(owner, "P")
-            mask.putpalette(palette)
-            mask.save(masks / f"{frame:05d}.png")
+            save_mask(masks / f"{frame:05d}.png", owner)
     (folder / "ImageSets" / "2017").mkdir(parents=True)
     (folder / "ImageSets" / "2017" / f"{SPLIT}.txt").write_text("".join(f"{name}\n" for name in names))

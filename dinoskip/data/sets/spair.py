@@ -30,8 +30,21 @@ class SpairLayout(DatasetKind):
         return ImageFolder.open(spair_folder(root) / "JPEGImages")
 
     def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
-        """Open the pairs of a split."""
-        return spair_pairs(root, split, name=self.dataset_name, faults=faults)
+        """Open the pairs of a split, in the order of its list."""
+        folder = spair_folder(root)
+        annotations, images = folder / "PairAnnotation" / split, folder / "JPEGImages"
+        require_folder(annotations, f"the annotations of the {split} pairs")
+        numbers: dict[str, int] = {}
+        size_of = cache(image_size)
+        pairs, files, present = [], [], {path.name for path in annotations.iterdir()}
+        # number-source-target:category, where some systems put _ for the :
+        for listed in read_names(folder / "Layout" / "large" / f"{split}.txt", "pair"):
+            with noted_in(faults):
+                path = annotations / _file_name(listed, present, annotations)
+                pairs.append(_pair(path, listed, images, numbers, size_of))
+                files.append(path)
+        paths = tuple(images / name for name in numbers)
+        return KeypointDataset(self.dataset_name, split, tuple(numbers), paths, tuple(pairs), tuple(files))
 
 
 class SpairConfig(SpairLayout):
@@ -56,31 +69,9 @@ def spair_folder(root: Path) -> Path:
     return folder_with("PairAnnotation", root, "SPair-71k", "SPair-71k.tar.gz")
 
 
-def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) -> KeypointDataset:
-    """Open the pairs of a split of a folder in the layout of SPair-71k, in the order of its list.
-
-    Raises :class:`DataError` naming the first annotation or image that is missing or damaged; with ``faults`` they are
-    noted there and the pairs concerned are left out.
-    """
-    folder = spair_folder(root)
-    annotations, images = folder / "PairAnnotation" / split, folder / "JPEGImages"
-    require_folder(annotations, f"the annotations of the {split} pairs")
-    numbers: dict[str, int] = {}
-    size_of = cache(image_size)
-    pairs, files, there = [], [], {path.name for path in annotations.iterdir()}
-    # number-source-target:category, where some systems put _ for the :
-    for listed in read_names(folder / "Layout" / "large" / f"{split}.txt", "pair"):
-        with noted_in(faults):
-            path = annotations / _file_name(listed, there, annotations)
-            pairs.append(_pair(path, listed, images, numbers, size_of))
-            files.append(path)
-    ids = tuple(numbers)
-    return KeypointDataset(name, split, ids, tuple(images / image_id for image_id in ids), tuple(pairs), tuple(files))
-
-
-def _file_name(listed: str, there: Iterable[str], folder: Path) -> str:
+def _file_name(listed: str, present: Iterable[str], folder: Path) -> str:
     for candidate in (f"{listed}.json", f"{listed.replace(':', '_')}.json"):
-        if candidate in there:
+        if candidate in present:
             return candidate
     raise DataError(f"{folder / listed}.json: no such file, it is in the list")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image
 from pydantic import Field
 
 from dinoskip.console import Progress
@@ -19,7 +18,7 @@ from dinoskip.data.detection import DetectionDataset, dominant_labels
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import is_image_name, read_text, require_folder
-from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, voc_palette
+from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, save_mask
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError, guard, translate_write_errors
 from dinoskip.files import TEMPORARY, read_regular, write_text
@@ -69,8 +68,8 @@ def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
     """
     path = folder / "ImageSets" / kind / f"{split}.txt"
     if not path.is_file():
-        there = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
-        hint = f"there are {', '.join(there)}" if there else f"{path.parent} has no lists"
+        lists = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
+        hint = f"there are {', '.join(lists)}" if lists else f"{path.parent} has no lists"
         raise DataError(f"{path}: no such image list for split {split!r}", hint)
     first = (line.split()[0].rpartition("/")[2] for line in read_text(path, "image list").splitlines() if line.strip())
     ids = tuple(os.path.splitext(name)[0] if is_image_name(name) else name for name in first)
@@ -84,48 +83,48 @@ def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FileTable:
-    """The files of one folder by stem."""
+    """The files of one folder by stem; ``ending`` is that of a missing one, in messages."""
 
     folder: Path
     files: Mapping[str, str]
+    ending: str
 
     @classmethod
     def images(cls, folder: Path) -> FileTable:
         """All images in ``folder``; where two differ in extension only, the ``.jpg`` one."""
         names = sorted((n for n in _listing(folder) if is_image_name(n)), key=lambda n: (n.endswith(".jpg"), n))
-        return cls(folder, {os.path.splitext(name)[0]: name for name in names})
+        return cls(folder, {os.path.splitext(name)[0]: name for name in names}, ".jpg")
 
     @classmethod
-    def of(cls, folder: Path, extension: str) -> FileTable:
-        """All files of ``folder`` that end in ``extension``."""
-        return cls(folder, {n.removesuffix(extension): n for n in _listing(folder) if n.endswith(extension)})
-
-    def paths(self, ids: Sequence[str], expected: str) -> tuple[Path, ...]:
-        """One path per id; :class:`DataError` naming the first id without a file and counting them all."""
-        missing = self.missing(ids)
-        if missing:
-            more = f" (and {len(missing) - 1} more of {len(ids)})" if len(missing) > 1 else ""
-            raise DataError(f"{self.folder / missing[0]}{expected}: missing, but the image list names it{more}")
-        return tuple(self.folder / self.files[name] for name in ids)
+    def of(cls, folder: Path, ending: str) -> FileTable:
+        """All files of ``folder`` that end in ``ending``."""
+        return cls(folder, {n.removesuffix(ending): n for n in _listing(folder) if n.endswith(ending)}, ending)
 
     def missing(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids without a file."""
-        return [name for name in ids if name not in self.files]
+        """Return a message for each id without a file."""
+        lost = [self.folder / f"{name}{self.ending}" for name in ids if name not in self.files]
+        return [f"{path}: missing, but the image list names it" for path in lost]
+
+    def paths(self, ids: Sequence[str]) -> tuple[Path, ...]:
+        """One path per id; :class:`DataError` naming the first id without a file and counting them all."""
+        if missing := self.missing(ids):
+            more = f" (and {len(missing) - 1} more of {len(ids)})" if len(missing) > 1 else ""
+            raise DataError(f"{missing[0]}{more}")
+        return tuple(self.folder / self.files[name] for name in ids)
 
 
-def present(ids: tuple[str, ...], tables: Sequence[tuple[FileTable, str]], faults: list[str] | None) -> tuple[str, ...]:
-    """Return the ids that have a file in every table, the others noted in ``faults``; all ids if ``faults`` is None.
+def with_files(
+    ids: tuple[str, ...], images: Path, labels: Path, ending: str, faults: list[str] | None
+) -> tuple[tuple[str, ...], tuple[Path, ...], tuple[Path, ...]]:
+    """Return ids, and their images and labels in two folders; labels end in ``ending``.
 
-    ``tables`` come with the extension that is expected in them, for the messages.
+    Raises :class:`DataError` for an id that lacks either; with ``faults`` it is noted there and left out.
     """
-    if faults is None:
-        return ids
-    lost: set[str] = set()
-    for table, expected in tables:
-        missing = table.missing(ids)
-        lost.update(missing)
-        faults += [f"{table.folder / name}{expected}: missing, but the image list names it" for name in missing]
-    return tuple(name for name in ids if name not in lost)
+    tables = FileTable.images(images), FileTable.of(labels, ending)
+    if faults is not None:
+        faults += [message for table in tables for message in table.missing(ids)]
+        ids = tuple(name for name in ids if all(name in table.files for table in tables))
+    return ids, tables[0].paths(ids), tables[1].paths(ids)
 
 
 def _listing(folder: Path) -> list[str]:
@@ -139,10 +138,14 @@ def _listing(folder: Path) -> list[str]:
 def voc_images(root: Path, split: str, year: int) -> ImageFolder:
     """Open the images of ``ImageSets/Main/<split>.txt``, or of the list of masks where there is no ``Main``."""
     folder = voc_folder(root, year)
-    table = FileTable.images(folder / "JPEGImages")
     masks_alone = not (folder / "ImageSets" / "Main").is_dir() and (folder / "ImageSets" / "Segmentation").is_dir()
-    paths = table.paths(read_list(folder, "Segmentation" if masks_alone else "Main", split), ".jpg")
-    return ImageFolder(table.folder, tuple(path.name for path in paths))
+    return listed_images(folder, "Segmentation" if masks_alone else "Main", split)
+
+
+def listed_images(folder: Path, kind: str, split: str) -> ImageFolder:
+    """Open the images of ``ImageSets/<kind>/<split>.txt``."""
+    table = FileTable.images(folder / "JPEGImages")
+    return ImageFolder(table.folder, tuple(path.name for path in table.paths(read_list(folder, kind, split))))
 
 
 def voc_segmentation(
@@ -156,17 +159,10 @@ def voc_segmentation(
     line for every missing folder, list, image or mask; with ``faults``, missing files are noted there and left out.
     """
     folder = voc_folder(root, year)
-    images = FileTable.images(folder / "JPEGImages")
-    masks = FileTable.of(folder / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass"), ".png")
-    ids = present(read_list(folder, "Segmentation", split), [(images, ".jpg"), (masks, ".png")], faults)
-    return SegmentationDataset(
-        name=name or f"voc{year}",
-        split=split,
-        ids=ids,
-        class_names=(BACKGROUND, *class_names(folder)),
-        image_paths=images.paths(ids, ".jpg"),
-        label_paths=masks.paths(ids, ".png"),
-    )
+    masks = folder / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
+    listed, names = read_list(folder, "Segmentation", split), (BACKGROUND, *class_names(folder))
+    ids, images, labels = with_files(listed, folder / "JPEGImages", masks, ".png", faults)
+    return SegmentationDataset(name or f"voc{year}", split, ids, images, labels, class_names=names)
 
 
 def voc_detection(
@@ -182,16 +178,9 @@ def voc_detection(
     ``root``, ``faults``, the class names and the errors are as in :func:`voc_segmentation`.
     """
     folder = voc_folder(root, year)
-    images, boxes = FileTable.images(folder / "JPEGImages"), FileTable.of(folder / "Annotations", ".xml")
-    ids = present(read_list(folder, "Main", split), [(images, ".jpg"), (boxes, ".xml")], faults)
-    return DetectionDataset(
-        name=name or f"voc{year}",
-        split=split,
-        ids=ids,
-        class_names=class_names(folder),
-        image_paths=images.paths(ids, ".jpg"),
-        annotation_paths=boxes.paths(ids, ".xml"),
-    )
+    listed, names = read_list(folder, "Main", split), class_names(folder)
+    ids, images, boxes = with_files(listed, folder / "JPEGImages", folder / "Annotations", ".xml", faults)
+    return DetectionDataset(name or f"voc{year}", split, ids, images, boxes, class_names=names)
 
 
 def labelled_by_largest_box(boxes: DetectionDataset) -> LabelledFolder:
@@ -248,9 +237,7 @@ def merge_sbd(root: Path) -> list[str]:
                 if name in train:
                     shutil.copyfile(folder / "SegmentationClass" / f"{name}.png", temporary / f"{name}.png")
                 else:
-                    mask = Image.fromarray(_sbd_mask(sbd / "cls" / f"{Path(name).name}.mat"), "P")
-                    mask.putpalette(voc_palette().tobytes())
-                    mask.save(temporary / f"{Path(name).name}.png")
+                    save_mask(temporary / f"{Path(name).name}.png", _sbd_mask(sbd / "cls" / f"{Path(name).name}.mat"))
                 progress.advance()
             os.replace(temporary, final)
         finally:
@@ -317,8 +304,8 @@ class VocConfig(DatasetKind):
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The published splits; trainaug, which many do without, only where its list is."""
-        there = any(root.glob("**/ImageSets/Segmentation/trainaug.txt"))
-        return [split for split in self.published_splits(root) if there or split.split != "trainaug"]
+        has_trainaug = any(root.glob("**/ImageSets/Segmentation/trainaug.txt"))
+        return [split for split in self.published_splits(root) if has_trainaug or split.split != "trainaug"]
 
     def published_splits(self, root: Path) -> list[CheckedSplit]:
         """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes."""

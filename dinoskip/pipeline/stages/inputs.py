@@ -55,10 +55,9 @@ def open_features(task: Task, role: str) -> FeatureSet:
     return features.FeatureWindows(
         backbone,
         open_split(task, wanted.use, wanted.split),
-        wanted.blocks,
+        features.ExportSettings(wanted.blocks, **export_options(wanted, backbone)),
         limit=task.runtime["window"],
         workers=task.workers,
-        **export_options(wanted, backbone),
     )
 
 

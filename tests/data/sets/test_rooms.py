@@ -11,7 +11,7 @@ import dinoskip.data.sets.check as checks
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.labels import DEPTH, NORMALS
 from dinoskip.data.sets.rooms import RoomsConfig, draw_room
-from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.errors import ConfigError, DataError
 
 CONFIG = RoomsConfig(images=5, size=48, val_fraction=0.4, seed=3)
 
@@ -43,16 +43,6 @@ def test_normals_are_those_of_the_depth(number: int) -> None:
         cosine = (cross * room.normals[1:, 1:]).sum(-1)[same]
         errors.append(np.quantile(np.degrees(np.arccos(np.clip(cosine, -1, 1))), 0.9))
     assert min(errors) < 0.2  # degrees; the rest are seams between objects that face the same way
-
-
-def test_same_configuration_same_bytes_and_a_folder_is_kept(folder: Path, tmp_path: Path) -> None:
-    again = CONFIG.generate(tmp_path)
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
-    assert all((folder / name).read_bytes() == (again / name).read_bytes() for name in files)
-    assert CONFIG.generate(tmp_path) == again
-    with pytest.raises(OutputInUse):
-        CONFIG.model_copy(update={"seed": 4}).generate(tmp_path)
 
 
 def test_stored_depth_and_normals_are_those_drawn(folder: Path) -> None:

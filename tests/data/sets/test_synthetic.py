@@ -1,0 +1,64 @@
+"""Every kind that is made from bundled photographs: the same bytes from the same settings, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dinoskip.data.sets import SYNTHETIC
+from dinoskip.data.sets.check import check
+from dinoskip.data.sets.kind import Synthetic
+from dinoskip.data.sets.rooms import RoomsConfig
+from dinoskip.data.sets.scenes import ScenesConfig
+from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
+from dinoskip.data.sets.scenes_video import ScenesVideoConfig
+from dinoskip.errors import OutputInUse
+
+CONFIGS: tuple[Synthetic, ...] = (
+    ScenesConfig(images=4, size=64),
+    RoomsConfig(images=4, size=32),
+    ScenesVideoConfig(videos=1, frames=3, size=48),
+    ScenesPairsConfig(classes=1, objects=1, views=2, size=48),
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_none_is_left_out() -> None:
+    assert {type(config).model_fields["kind"].default for config in CONFIGS} == set(SYNTHETIC)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_same_settings_same_bytes_and_a_finished_folder_is_kept(config: Synthetic, tmp_path: Path) -> None:
+    folder = config.generate(tmp_path / "first")
+    before = contents(folder)
+    assert contents(config.generate(tmp_path / "second")) == before
+    assert contents(config.model_copy(update={"seed": 4}).generate(tmp_path / "third")) != before
+    assert all(row.ok for row in check(config, folder, sample=None))  # type: ignore[arg-type]
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert config.model_copy(update={"limit": 2}).generate(tmp_path / "first") == folder, "is no part of what is made"
+    with pytest.raises(OutputInUse, match="holds other data"):
+        config.model_copy(update={"seed": 4}).generate(tmp_path / "first")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_interrupted_it_leaves_nothing_and_foreign_data_stay(
+    config: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    name = config.generate(tmp_path).name
+    (tmp_path / "foreign" / name).mkdir(parents=True)
+    (tmp_path / "foreign" / name / "precious.txt").write_text("x")
+    with pytest.raises(OutputInUse):
+        config.generate(tmp_path / "foreign")
+    assert (tmp_path / "foreign" / name / "precious.txt").read_text() == "x"
+    monkeypatch.setattr("dinoskip.data.sets.scenes.write_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        config.generate(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
