@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from dinoskip.files import write_json, write_manifest
-from tests.chaos.disturbances import TABLE, Attempt
+from tests.chaos.disturbances import TABLE, Attempt, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems, read_log, table
 from tests.chaos.site import ROOT, Site
 
@@ -90,7 +90,22 @@ def test_a_study_equals_itself_alone(study: Path) -> None:
     write_json(study / "stages/data/0123456789abcdef/rows.json", [3] * 99)
     assert len(problems(study)) == 1
     write_manifest(study / "stages/data/0123456789abcdef", {"node": "data"})
-    assert differences(expected, study) == ["data", "report/index.html"]
+    assert differences(expected, study) == ["report/index.html", "stages/data/0123456789abcdef"]
+
+
+def test_outputs_of_other_data_beside_those_of_a_node_are_no_difference(study: Path) -> None:
+    expected = contents(study)
+    for node, differs in (("data", []), ("weights", ["stages/weights/fedcba9876543210"])):
+        write_json(study / f"stages/{node}/fedcba9876543210/rows.json", [4])
+        write_manifest(study / f"stages/{node}/fedcba9876543210", {"node": node})
+        assert differences(expected, study) == differs
+
+
+def test_a_store_within_an_output_is_no_output_of_its_own(study: Path) -> None:
+    store = study / "stages/data/0123456789abcdef/store"
+    write_json(store / "features.json", {})
+    write_manifest(store, {})
+    assert [path.parent.name for path in outputs(study)] == ["data", "probe"]
 
 
 @pytest.mark.parametrize("name", ["bit flipped before", "file torn before", "cache deleted before"])
