@@ -11,15 +11,14 @@ A network counts with the seeds that all finished networks have; one that has no
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
+from benchmarks.pages import folded, read_csv, result_row, stage_seconds
 from dinoskip.files import read_json, write_bytes, write_text
 from dinoskip.results import EvalResult, read_rows, rows_csv
 from visualize.comparison import Scores, signed
@@ -69,33 +68,6 @@ def stage_rows(folders: Sequence[Path]) -> list[EvalResult]:
                         kept = row if row.is_baseline else row.with_context({"model": variant, "epoch": epoch})
                         found.setdefault((task, model, str(kept.epoch), kept.block, kept.note, kept.facet), kept)
     return sorted(found.values(), key=lambda row: (row.task, row.is_baseline, row.model, row.epoch, row.block))
-
-
-def seconds_of(folders: Sequence[Path]) -> float:
-    """Of all stages of the networks, with one thread."""
-    return sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
-
-
-def read_csv(path: Path) -> list[EvalResult]:
-    """Rows as :func:`dinoskip.results.rows_csv` wrote them."""
-    kinds = get_type_hints(EvalResult)
-    rows = []
-    with path.open(newline="") as file:
-        for entry in csv.DictReader(file):
-            known = [field.name for field in fields(EvalResult) if field.name in entry]  # a file may be older
-            given = {name: _value(entry[name], kinds[name]) for name in known}
-            rows.append(EvalResult(**{name: value for name, value in given.items() if value is not None}))
-    return rows
-
-
-def _value(text: str, kind: Any) -> Any:
-    if text == "" and kind is not str:
-        return None
-    if kind is str:
-        return text
-    if "bool" in str(kind):
-        return text == "True"
-    return int(text) if kind is int else float(text)
 
 
 def name_of(model: str) -> tuple[str, int]:
@@ -152,9 +124,9 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
         lines += [f"![PCA of patches to RGB]({FOLDER.name}/strip.png)", "", f"{said}{shown}.", ""]
     cost = f"{about['seconds'] / 3600:.1f} hours of stages with one thread, on a processor shared with many others "
     cost += f"({about['machine']}, {about['day']})."
-    lines += _folded("What was run, and what limits it", [_ABOUT.format(depth=DEPTH), *_networks(rows), "", cost])
-    lines += _folded("Scores and intervals", [*_compared(pairs, silent), "", *_floors(baselines)])
-    lines += _folded("Every block", _by_block(rows))
+    lines += folded("What was run, and what limits it", [_ABOUT.format(depth=DEPTH), *_networks(rows), "", cost, ""])
+    lines += folded("Scores and intervals", [*_compared(pairs, silent), "", *_floors(baselines), ""])
+    lines += folded("Every block", [*_by_block(rows), ""])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -245,10 +217,6 @@ def _by_block(rows: Sequence[EvalResult]) -> list[str]:
     return markdown_rows(["measure", "network", "training", *(f"b{block}" for block in blocks)], body, 3)
 
 
-def _folded(title: str, lines: Sequence[str]) -> list[str]:
-    return [f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>", ""]
-
-
 def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes, list[str]]:
     """PNG of some scenes and of the last block's patches of each network's first seed, and the networks in order."""
     import numpy as np
@@ -289,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     about = read_json(FOLDER / "about.json") if (FOLDER / "about.json").exists() else {}
     if given.what == "page":
-        write_text(PAGE, page(read_csv(FOLDER / "rows.csv"), about))
+        write_text(PAGE, page([result_row(entry) for entry in read_csv(FOLDER / "rows.csv")], about))
         return 0
     from datetime import UTC, datetime
 
@@ -302,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = describe()
         machine = f"{where['cores']} cores, {where['memory']}, torch {where['torch']}, Python {where['python']}"
         day = datetime.now(UTC).date().isoformat()
-        about |= {"seconds": round(seconds_of(given.folders)), "machine": machine, "day": day}
+        about |= {"seconds": round(stage_seconds(given.folders)), "machine": machine, "day": day}
     else:
         picture, names = strip(given.folders, given.images)
         write_bytes(FOLDER / "strip.png", picture)

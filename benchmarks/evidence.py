@@ -10,9 +10,6 @@ which goes on where it was stopped. ``rows.csv.gz`` and ``rates.csv`` are what i
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
-import io
 import os
 import statistics
 import subprocess
@@ -23,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence_page import NETWORKS, SEEDS, write_page
+from benchmarks.pages import read_csv, write_csv
 from dinoskip.console import log
 from dinoskip.environment import describe
-from dinoskip.files import read_json, write_bytes, write_text
+from dinoskip.files import read_json
 from dinoskip.results import EvalResult, read_rows
 
 RESULTS = Path("docs/results/evidence")
@@ -77,7 +75,7 @@ def small_set(place: Place) -> Path:
 def read_rates() -> list[dict[str, str]]:
     """The rows of ``rates.csv``, none if it is not there."""
     path = RESULTS / "rates.csv"
-    return list(csv.DictReader(path.open(encoding="utf-8"))) if path.is_file() else []
+    return read_csv(path) if path.is_file() else []
 
 
 def means(rates: Sequence[Mapping[str, str]], network: str) -> dict[float, float]:
@@ -138,14 +136,12 @@ def _short_training(network: str, lr: float, seed: int, place: Place) -> None:
 def read_all() -> list[dict[str, str]]:
     """The rows of ``rows.csv.gz``, none if it is not there."""
     path = RESULTS / "rows.csv.gz"
-    if not path.is_file():
-        return []
-    return list(csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
+    return read_csv(path) if path.is_file() else []
 
 
 def second_study() -> list[dict[str, str]]:
     """The rows of the second study's three seeds."""
-    return list(csv.DictReader((RESULTS.parent / "dense_seeds" / "rows.csv").open(encoding="utf-8")))
+    return read_csv(RESULTS.parent / "dense_seeds" / "rows.csv")
 
 
 def run_one(network: str, seed: int, place: Place) -> None:
@@ -167,19 +163,6 @@ def _about() -> tuple[str, str]:
     """The commit and the machine."""
     machine = describe()
     return machine["dinoskip"], f"{machine['cores']} cores, {machine['memory']}, torch {machine['torch']}"
-
-
-def write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows, complete or not at all; .gz is compressed, with the same bytes for the same rows."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".gz":
-        write_bytes(path, gzip.compress(stream.getvalue().encode(), mtime=0))
-    else:
-        write_text(path, stream.getvalue())
 
 
 def main() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.evidence_page import NETWORKS
-from benchmarks.pages import markdown_table
+from benchmarks.pages import folded, markdown_table, read_csv, write_csv
 from dinoskip.files import write_text
 
 PAGE = Path("docs/results/late_blocks.md")
@@ -27,17 +25,13 @@ Rows = Sequence[Mapping[str, str]]
 
 def read_all() -> list[dict[str, str]]:
     """A row for each measure of each run: ``run``, ``weights`` (sha256), ``measure``, and a column for each block."""
-    return list(csv.DictReader(ROWS.open(encoding="utf-8"))) if ROWS.is_file() else []
+    return read_csv(ROWS) if ROWS.is_file() else []
 
 
 def add_rows(run: str, rows: Rows) -> None:
     """Add a run's rows, in place of those that it has."""
     kept = sorted([row for row in read_all() if row["run"] != run] + [dict(row) for row in rows], key=order)
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["run", "weights", "measure", *map(str, BLOCKS)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(kept)
-    write_text(ROWS, stream.getvalue())
+    write_csv(ROWS, ["run", "weights", "measure", *map(str, BLOCKS)], kept)
 
 
 def order(row: Mapping[str, str]) -> tuple[int, str]:
@@ -88,13 +82,7 @@ def details(rows: Rows, network: str, count: int) -> list[str]:
     digits = {name: 0 if name.startswith("CorLoc") or name.endswith("%") else 2 for name in names}
     lines = [[name, *(f"{value:.{digits[name]}f}" for value in cells[name])] for name in names]
     title = f"{network}: every measure, mean of {count} seed{'s' if count > 1 else ''}"
-    return [
-        f'<details markdown="1"><summary>{title}</summary>',
-        "",
-        *markdown_table(["block", *map(str, BLOCKS)], lines),
-        "</details>",
-        "",
-    ]
+    return folded(title, markdown_table(["block", *map(str, BLOCKS)], lines))
 
 
 _HEAD = """\

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import cost_line, draw_beside, markdown_table
+from benchmarks.pages import cost_line, draw_beside, markdown_table, stage_seconds
 from dinoskip.estimates import Estimate, Judgement, decided, judged, known
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
@@ -282,14 +282,13 @@ def _points(net: Network, what: str) -> dict[int, float]:
 
 def cost(folders: Sequence[Path]) -> str:
     """Core-hours of all stages of the studies (one thread each), and the machine and day of the last training."""
-    seconds = sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
     where, updated = {}, 0.0
     for folder in folders:
         for path in folder.glob("stages/pretrain/*/*/status.json"):
             status = read_json(path)
             if status["updated"] > updated:
                 updated, where = status["updated"], read_json(path.with_name("env.json"))
-    return cost_line(seconds, where, updated)
+    return cost_line(stage_seconds(folders), where, updated)
 
 
 def write_page(folders: Sequence[Path], page: Path) -> None:

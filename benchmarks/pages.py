@@ -1,15 +1,62 @@
-"""What pages of results are made of: tables, means over seeds, curves beside the page."""
+"""What pages of results are made of: rows, tables, folded parts, costs, curves beside the page."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from dinoskip.files import read_json, write_bytes, write_text
+from dinoskip.results import EvalResult
 from visualize.figures.drawing import write_figure
+
+_KINDS = {name: (*get_args(kind), kind)[0] for name, kind in get_type_hints(EvalResult).items()}
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, which may end in .gz."""
+    content = path.read_bytes()
+    return list(csv.DictReader(io.StringIO((gzip.decompress(content) if path.suffix == ".gz" else content).decode())))
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows, complete or not at all; .gz is compressed, with the same bytes for the same rows."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".gz":
+        write_bytes(path, gzip.compress(stream.getvalue().encode(), mtime=0))
+    else:
+        write_text(path, stream.getvalue())
+
+
+def result_row(entry: Mapping[str, str]) -> EvalResult:
+    """A line of :func:`dinoskip.results.rows_csv`, perhaps an older one's; nan without a value.
+
+    Raises TypeError for a line without a column that it needs, ValueError for one that is no number.
+    """
+    known = {name: (text, _KINDS[name]) for name, text in entry.items() if name in _KINDS}
+    given = {name: kind(text) for name, (text, kind) in known.items() if text or kind is str}
+    return EvalResult(**{"value": math.nan, **given})
+
+
+def folded(title: str, lines: Iterable[str]) -> list[str]:
+    """Lines that a page shows when its reader asks for them."""
+    return [f'<details markdown="1"><summary>{title}</summary>', "", *lines, "</details>", ""]
+
+
+def stage_seconds(folders: Iterable[Path]) -> float:
+    """Of all finished stages of studies."""
+    return sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

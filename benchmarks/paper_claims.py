@@ -13,13 +13,13 @@ comparisons. docs/results/claims.md was made so.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.pages import read_csv, result_row
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
@@ -37,11 +37,6 @@ ROLES = {"skip": SKIP, "default": DEFAULT, "paper": INITIALISED}
 DATASETS = {"voc2012": "VOC2012", "ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 AGREES, DISAGREES, MIXED, OPEN = "agrees", "disagrees", "agrees in some, disagrees in others", "cannot be told"
 _NETWORK = re.compile(r"(?P<label>\w+)-(?P<optimizer>\w+)-s(?P<seed>\d+)")
-_FIELDS = {field.name for field in fields(EvalResult)}
-_NUMBERS: dict[str, Callable[[str], float]] = {
-    **dict.fromkeys(("n", "depth", "epoch", "classes", "seed"), int),
-    **dict.fromkeys(("value", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate"), float),
-}
 
 
 def verdict_table() -> list[str]:
@@ -100,28 +95,20 @@ def read_networks(paths: Sequence[Path]) -> list[EvalResult]:
     """Rows of networks with seeds from CSV files, each number once; :class:`DataError` where two files disagree."""
     kept: dict[EvalResult, EvalResult] = {}
     for path in paths:
-        with path.open(encoding="utf-8", newline="") as file:
-            for entry in csv.DictReader(file):
-                if not _NETWORK.fullmatch(entry.get("model") or ""):
-                    continue
-                row = _row(path, entry)
-                key = replace(row, value=0.0, version="", weights="", initialisation="")
-                if kept.setdefault(key, row).value != row.value:
-                    what = f"{row.metric} of {row.model}, {row.dataset}, block {row.block}, epoch {row.epoch}"
-                    raise DataError(f"{path}: {what} is {row.value:g}, in a file before it {kept[key].value:g}")
+        for entry in read_csv(path):
+            if not _NETWORK.fullmatch(entry.get("model") or ""):
+                continue
+            try:
+                row = result_row(entry)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{path}: {error}", "rows.csv of a study, or a table with its columns") from None
+            key = replace(row, value=0.0, version="", weights="", initialisation="")
+            if kept.setdefault(key, row).value != row.value:
+                measured = f"{row.metric} of {row.model}, {row.dataset}, block {row.block}, epoch {row.epoch}"
+                raise DataError(f"{path}: {measured} is {row.value:g}, in a file before it {kept[key].value:g}")
     if not kept:
         raise DataError(f"{', '.join(map(str, paths))}: no rows of networks named LABEL-OPTIMIZER-sSEED")
     return list(kept.values())
-
-
-def _row(path: Path, entry: Mapping[str, str]) -> EvalResult:
-    texts = {name: text for name, text in entry.items() if text and name in _FIELDS}
-    try:
-        return EvalResult(
-            **{"value": math.nan, **{name: _NUMBERS.get(name, str)(text) for name, text in texts.items()}}
-        )
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path}: {error}", "rows.csv of a study, or a table with its columns") from None
 
 
 def family(name: str) -> str:

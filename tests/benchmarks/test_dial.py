@@ -13,14 +13,14 @@ from benchmarks.dial import (
     complete,
     name_of,
     page,
-    read_csv,
     stage_rows,
     variants_of,
 )
+from benchmarks.pages import read_csv, result_row
 from dinoskip.files import read_json
 from dinoskip.results import EvalResult, rows_csv, write_rows
 
-ROWS = read_csv(FOLDER / "rows.csv")
+ROWS = [result_row(entry) for entry in read_csv(FOLDER / "rows.csv")]
 
 
 def test_the_page_is_what_its_rows_say() -> None:
@@ -29,7 +29,7 @@ def test_the_page_is_what_its_rows_say() -> None:
 
 def test_rows_survive_the_file(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(rows_csv(ROWS))
-    assert read_csv(tmp_path / "rows.csv") == ROWS
+    assert [result_row(entry) for entry in read_csv(tmp_path / "rows.csv")] == ROWS
     assert len(ROWS) == len((FOLDER / "rows.csv").read_text().splitlines()) - 1
 
 

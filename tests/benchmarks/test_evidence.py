@@ -12,6 +12,7 @@ from scipy import stats
 from benchmarks import evidence, evidence_page
 from benchmarks.evidence_page import NETWORKS, PRIMARY, SEEDS, by_seed, comparisons, page, verdicts
 from benchmarks.evidence_rule import SHAPES, wrong_verdicts
+from benchmarks.pages import write_csv
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,10 +163,10 @@ def test_the_page_is_what_its_rows_give() -> None:
 def test_rows_survive_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     rows = rows_of(1, LEVELS)
-    evidence.write_csv(tmp_path / "rows.csv.gz", tuple(rows[0]), rows)
+    write_csv(tmp_path / "rows.csv.gz", tuple(rows[0]), rows)
     first = (tmp_path / "rows.csv.gz").read_bytes()
     assert evidence.read_all() == rows
-    evidence.write_csv(tmp_path / "rows.csv.gz", tuple(rows[0]), rows)
+    write_csv(tmp_path / "rows.csv.gz", tuple(rows[0]), rows)
     assert (tmp_path / "rows.csv.gz").read_bytes() == first  # no time of day in it
 
 
