@@ -1,7 +1,7 @@
 """Evaluation of frozen features. Write ``from eval.probe import ...``.
 
-A folder for each task: its record in ``task.py``, its settings in ``config.py`` (both import no torch), its run in
-``evaluation.py``.
+A folder for each task: its record in ``task.py``, its settings in ``config.py`` (both import no torch, for a package's
+names are loaded when they are first used), its run in ``evaluation.py``.
 
 - linear segmentation probes: ``probe``
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -121,13 +122,15 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
     measured = _with_seeds(every, recorded)
     left = {row: records for row, records in measured.items() if _matches(row, wanted)}
     if not left:
-        raise ConfigError(f"{folder}: no row with records has {_spelt(wanted) or 'a model'}", _choices(measured))
+        asked = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "a model"
+        raise ConfigError(f"{folder}: no row with records has {asked}", _choices(measured))
     if len(left) == 1:
         ((row, records),) = left.items()
         return _fixed(row, row.block, records)
     chosen = best_by_heldout(left)
     free = {"block", "norm"} if chosen else {"block"}
-    if keys := _differing(left, set(_SAME + _SAID + ("model", "epoch", "weights")) - free):
+    said = set(_SAME + _SAID + ("model", "epoch", "weights")) - free
+    if keys := sorted(key for key in said if len({getattr(row, key) for row in left}) > 1):
         raise ConfigError(f"{folder}: {len(left)} rows differ in {', '.join(keys)}", _choices(left, keys))
     if chosen is not None:
         return _fixed(chosen, f"{chosen.block} (by held-out training images)", left[chosen])
@@ -177,16 +180,12 @@ def _with_seeds(
     measured: dict[EvalResult, tuple[ImageRecords, ...]] = {
         row: (records,) for row, records in recorded.items() if not row.is_of_a_seed
     }
+    same = attrgetter("metric", "block", "norm", "facet", "protocol")
     for row in rows:
-        same = ("metric", "block", "norm", "facet", "protocol")
         if row.deviation is not None and not row.note:
-            of_seeds = [other for other in recorded if other.is_of_a_seed and _alike(other, row, same)]
+            of_seeds = [other for other in recorded if other.is_of_a_seed and same(other) == same(row)]
             measured |= {row: tuple(recorded[seed_row] for seed_row in of_seeds)} if of_seeds else {}
     return measured
-
-
-def _alike(row: EvalResult, other: EvalResult, keys: Iterable[str]) -> bool:
-    return all(getattr(row, key) == getattr(other, key) for key in keys)
 
 
 def _matches(row: EvalResult, wanted: Mapping[str, str]) -> bool:
@@ -195,16 +194,7 @@ def _matches(row: EvalResult, wanted: Mapping[str, str]) -> bool:
     return all(str(getattr(row, key)) == value for key, value in wanted.items())
 
 
-def _differing(rows: Iterable[EvalResult], keys: Iterable[str]) -> list[str]:
-    listed = list(rows)
-    return sorted(key for key in keys if len({getattr(row, key) for row in listed}) > 1)
-
-
 def _choices(rows: Iterable[EvalResult], keys: Sequence[str] = ("metric", "block", "norm", "protocol")) -> str:
     listed = list(rows)
     parts = [f"{key}: {', '.join(dict.fromkeys(str(getattr(row, key)) for row in listed))}" for key in keys]
     return "name one after @; " + "; ".join(parts)
-
-
-def _spelt(wanted: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in wanted.items())

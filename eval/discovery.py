@@ -1,8 +1,7 @@
-"""Scores of unsupervised object discovery: whether a box hits, and CorLoc."""
+"""Whether a box of unsupervised object discovery hits; CorLoc is the share of the images whose box does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -21,17 +20,3 @@ def is_hit(predicted: ArrayLike, truth: ArrayLike, threshold: float = 0.5) -> bo
     inter = np.clip(sides, 0, None).prod(axis=1)
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - inter
     return bool((inter * ratio.denominator >= union * ratio.numerator)[union > 0].any())
-
-
-def corloc(predicted: Sequence[ArrayLike], ground_truth: Sequence[ArrayLike], threshold: float = 0.5) -> float:
-    """Return the part (0..1) of the images whose one predicted box hits any ground-truth box.
-
-    ``predicted`` holds a box (4,) and ``ground_truth`` boxes (K, 4) for each image. The denominator is all images: one
-    without any ground-truth box counts as a miss. No image gives nan. Raises ValueError if the lengths differ.
-    """
-    if len(predicted) != len(ground_truth):
-        raise ValueError(f"{len(predicted)} predicted boxes for {len(ground_truth)} images")
-    if not len(predicted):
-        return float("nan")
-    hits = sum(is_hit(box, truth, threshold) for box, truth in zip(predicted, ground_truth, strict=True))
-    return hits / len(predicted)

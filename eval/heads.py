@@ -27,14 +27,6 @@ U = TypeVar("U")
 Truth = tuple[torch.Tensor, ...]
 
 
-def _as_they_are(features: Mapping[Key, torch.Tensor]) -> Mapping[Key, torch.Tensor]:
-    return features
-
-
-def _usual(step: int) -> float | None:
-    return None
-
-
 @dataclass(frozen=True)
 class FittedHeads:
     """Trained heads: their stack, the frozen features that they read, and how they were fitted."""
@@ -63,8 +55,8 @@ class HeadFit:
     crops: Callable[[TrainingBatch], tuple[list[torch.Tensor], Truth]]
     gradients: Callable[[torch.Tensor, Grid, Truth, int], torch.Tensor]
     rate: Callable[[int], float]
-    momentum: Callable[[int], float | None] = _usual
-    norm: Callable[[Mapping[Key, torch.Tensor]], Mapping[Key, torch.Tensor]] = _as_they_are
+    momentum: Callable[[int], float | None] = lambda step: None
+    norm: Callable[[Mapping[Key, torch.Tensor]], Mapping[Key, torch.Tensor]] = lambda read: read
 
 
 def train_heads(

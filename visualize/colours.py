@@ -181,13 +181,9 @@ def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[s
     return [colours.get(name) for name in ids]
 
 
-def _joined(scores: Scores) -> np.ndarray:
-    return np.concatenate([of_image.reshape(-1, 3) for of_image in scores.values()])
-
-
 def _ends(scores: Scores) -> np.ndarray:
     """Low and high value (2, 3) of each channel over all images."""
-    return np.stack(channel_ends(_joined(scores)))
+    return np.stack(channel_ends(np.concatenate([of_image.reshape(-1, 3) for of_image in scores.values()])))
 
 
 def _painted(scores: Scores, ids: Sequence[str], ends: np.ndarray) -> list[np.ndarray | None]:

@@ -1,7 +1,4 @@
-"""Unsupervised segmentation: clusters of patches, matched to classes afterwards (docs/parts.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Unsupervised segmentation: clusters of patches, matched to classes afterwards (docs/parts.md)."""
 
 import lazy_loader
 

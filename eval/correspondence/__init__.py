@@ -1,7 +1,4 @@
-"""Semantic correspondence: keypoints found in another image by their features (docs/correspondence.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Semantic correspondence: keypoints found in another image by their features (docs/correspondence.md)."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Depth by linear heads on frozen features (docs/heads.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Depth by linear heads on frozen features (docs/heads.md)."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Detection: Mask R-CNN on a simple feature pyramid over a frozen network, or one that is fine-tuned (docs/heads.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Detection: Mask R-CNN on a simple feature pyramid over a network, frozen or fine-tuned (docs/heads.md)."""
 
 import lazy_loader
 

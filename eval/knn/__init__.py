@@ -1,7 +1,4 @@
-"""k-nearest-neighbour classification of frozen CLS features (docs/retrieval.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""k-nearest-neighbour classification of frozen CLS features (docs/retrieval.md)."""
 
 import lazy_loader
 

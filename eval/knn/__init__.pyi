@@ -1,5 +1,5 @@
-from .classify import knn_classify, knn_predictions
+from .classify import knn_predictions
 from .config import KnnConfig
 from .evaluation import evaluate
 
-__all__ = ["KnnConfig", "evaluate", "knn_classify", "knn_predictions"]
+__all__ = ["KnnConfig", "evaluate", "knn_predictions"]

@@ -138,15 +138,3 @@ def _searcher(
         return similar, where
 
     return by_faiss
-
-
-def knn_classify(
-    train_x: ArrayLike | torch.Tensor,
-    train_y: ArrayLike,
-    test_x: ArrayLike | torch.Tensor,
-    k: int,
-    temperature: float = 0.07,
-) -> NDArray[np.int64]:
-    """Return the classes int64 (n,) of ``test_x`` (n, D) by the ``k`` nearest of ``train_x`` (N, D)."""
-    train, test = (torch.as_tensor(x)[None] for x in (train_x, test_x))
-    return np.asarray(knn_predictions(train, train_y, test, [k], temperature)[k][0])

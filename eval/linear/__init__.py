@@ -1,7 +1,4 @@
-"""Linear classification of images on frozen features (docs/heads.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Linear classification of images on frozen features (docs/heads.md)."""
 
 import lazy_loader
 

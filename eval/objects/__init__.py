@@ -1,7 +1,4 @@
-"""Several objects of an image without labels, by MaskCut (docs/parts.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Several objects of an image without labels, by MaskCut (docs/parts.md)."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Evaluation of a network while it trains (docs/online.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Evaluation of a network while it trains (docs/online.md)."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Linear segmentation probes of frozen features (docs/protocols.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Linear segmentation probes of frozen features (docs/protocols.md)."""
 
 import lazy_loader
 

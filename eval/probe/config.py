@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import OmitDefaultFromKey, no_duplicates
+from dinoskip.config import OmitDefaultFromKey, as_tuple, no_duplicates
 from eval.protocols import LearningRates, ProtocolConfig
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
@@ -60,10 +60,6 @@ else:
     ProtocolName = Literal[tuple(PROTOCOLS)]  # what the table has, for the check and for `dinoskip settings`
 
 
-def _several(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
 def _low_to_high(pair: tuple[float, float]) -> tuple[float, float]:
     if not 0 < pair[0] <= pair[1]:
         raise ValueError("must be two numbers, 0 < low <= high")
@@ -91,7 +87,7 @@ class ProbeConfig(ProtocolConfig):
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
     )
     weight_decay: Annotated[
-        tuple[NotNegative, ...], BeforeValidator(_several), AfterValidator(no_duplicates), Field(min_length=1)
+        tuple[NotNegative, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), Field(min_length=1)
     ] = Field((1e-4,), description="one or several, each with every learning rate")
     schedule: Literal["cosine", "poly", "step", "constant"] = Field(
         "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"

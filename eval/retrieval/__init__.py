@@ -1,7 +1,4 @@
-"""Dense retrieval: validation patches labelled by the nearest training patches (docs/retrieval.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Dense retrieval: validation patches labelled by the nearest training patches (docs/retrieval.md)."""
 
 import lazy_loader
 

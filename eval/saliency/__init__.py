@@ -1,7 +1,4 @@
-"""Saliency: the object of an image as a mask, by TokenCut, scored as the public script does (docs/parts.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Saliency: the object of an image as a mask, by TokenCut, scored as the public script does (docs/parts.md)."""
 
 import lazy_loader
 

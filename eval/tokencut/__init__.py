@@ -1,7 +1,4 @@
-"""Unsupervised object discovery by TokenCut and LOST (docs/tokencut.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Unsupervised object discovery by TokenCut and LOST (docs/tokencut.md)."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Video object segmentation by label propagation (docs/video.md).
-
-Names are loaded when they are first used, so that the settings alone cost no import of torch.
-"""
+"""Video object segmentation by label propagation (docs/video.md)."""
 
 import lazy_loader
 

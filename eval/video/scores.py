@@ -55,11 +55,6 @@ def boundary(mask: Bool) -> Bool:
     return edge
 
 
-def _disk(radius: int) -> NDArray[np.uint8]:
-    steps = np.arange(-radius, radius + 1)
-    return (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.uint8)
-
-
 def _boundary_f(predicted: Bool, truth: Bool, radius: int) -> float:
     ours, theirs = boundary(predicted), boundary(truth)
     found_pixels, wanted = int(ours.sum()), int(theirs.sum())
@@ -69,7 +64,8 @@ def _boundary_f(predicted: Bool, truth: Bool, radius: int) -> float:
     part = np.s_[
         max(0, rows[0] - radius) : rows[-1] + radius + 1, max(0, columns[0] - radius) : columns[-1] + radius + 1
     ]
-    disk = _disk(radius)
+    steps = np.arange(-radius, radius + 1)
+    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.uint8)
     near_theirs, near_ours = (cv2.dilate(np.ascontiguousarray(edge[part], np.uint8), disk) for edge in (theirs, ours))
     precision = int((ours[part] & (near_theirs > 0)).sum()) / found_pixels
     recall = int((theirs[part] & (near_ours > 0)).sum()) / wanted

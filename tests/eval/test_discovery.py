@@ -1,16 +1,14 @@
-"""CorLoc in exact arithmetic."""
+"""Hits in exact arithmetic."""
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.discovery import corloc, is_hit
+from eval.discovery import is_hit
 
 
 def test_exactly_one_half_is_a_hit_and_one_pixel_less_is_not() -> None:
@@ -32,11 +30,3 @@ def test_hit_is_the_exact_ratio_of_counted_pixels(a: tuple[int, ...], b: tuple[i
     pixels = [{(x, y) for x in range(x1, x2) for y in range(y1, y2)} for x1, y1, x2, y2 in (first, second)]
     exact = Fraction(len(pixels[0] & pixels[1]), len(pixels[0] | pixels[1])) >= Fraction(tenths, 10)
     assert is_hit(first, [second], tenths / 10) == exact
-
-
-def test_corloc_counts_every_image() -> None:
-    box = [0, 0, 10, 10]
-    assert corloc([box, box, box, box], [[box], [[0, 0, 10, 4]], [], np.array([box, box])]) == 0.5
-    assert math.isnan(corloc([], []))
-    with pytest.raises(ValueError, match="1 predicted boxes for 2"):
-        corloc([box], [[box], [box]])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.discovery import corloc, is_hit
+from eval.discovery import is_hit
 from eval.tokencut import TokenCut, to_pixels, tokencut
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "golden" / "tokencut"
@@ -69,6 +69,4 @@ def test_every_class_and_graph_is_covered() -> None:
 def test_hits() -> None:
     cases = json.loads((FOLDER / "iou_cases.json").read_text())
     assert [is_hit(case["pred"], case["gt"]) for case in cases] == [case["hit"] for case in cases]
-    part = corloc([case["pred"] for case in cases], [case["gt"] for case in cases])
-    assert part == pytest.approx(np.mean([case["hit"] for case in cases]))
     assert any(case["hit"] and max(case["iou_f32"]) == 0.5 for case in cases)

@@ -50,14 +50,10 @@ def read_sources(named: Sequence[str]) -> list[BoardSource]:
         folders = _folders(given)
         if not folders:
             raise ConfigError(f"{given}: holds no {ROWS}", "name a study, or a folder below which an evaluation wrote")
-        label = name if equals and not Path(text).exists() else _own_name(given)
+        folder = given.resolve().parent if given.name == ROWS else given.resolve()
+        label = name if equals and not Path(text).exists() else folder.name
         sources.append(_read(_unique(label, [source.name for source in sources]), folders, given))
     return sources
-
-
-def _own_name(path: Path) -> str:
-    path = path.resolve()
-    return path.parent.name if path.name == ROWS else path.name
 
 
 def _unique(name: str, taken: Sequence[str]) -> str:

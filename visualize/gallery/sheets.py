@@ -24,6 +24,7 @@ _GAP = 6  # pixels between cells
 _PIXELS = 150  # an inch
 _INK, _MUTED, _BETWEEN = (28, 28, 31), (110, 109, 115), (138, 137, 145)
 _PAPER, _EMPTY = (255, 255, 255), (236, 234, 229)
+_BLOCK_CELL, _MODEL_CELL, _PLAIN_CELL = 112, 176, 84  # pixels of a picture's side
 _BLOCKS_IMAGES = 8  # on a sheet of all blocks, unless others are chosen
 _PLAIN_BYTES, _PLAIN_COLOURS = 250_000, (256, 128, 64, 32)  # a sheet to commit: as many colours as fit
 
@@ -153,15 +154,14 @@ def blocks_sheet(
     out: Path,
     *,
     title: str = "",
-    cell: int = 112,
 ) -> None:
     """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
     blocks = sorted(colours)
     cells = [
-        [rasters.photo(path, 2 * cell)[0], *(colours[block][row] for block in blocks)]
+        [rasters.photo(path, 2 * _BLOCK_CELL)[0], *(colours[block][row] for block in blocks)]
         for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=cell)
+    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=_BLOCK_CELL)
 
 
 def models_sheet(
@@ -170,26 +170,23 @@ def models_sheet(
     colours: Colours,
     block: int,
     out: Path,
-    *,
-    title: str = "",
-    cell: int = 176,
 ) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
-        [rasters.photo(path, 2 * cell)[0], *(maps[block][row] if block in maps else None for maps in colours)]
+        [rasters.photo(path, 2 * _MODEL_CELL)[0], *(maps[block][row] if block in maps else None for maps in colours)]
         for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell)
+    contact_sheet(cells, ["image", *names], out, title=f"Block {block}", cell=_MODEL_CELL)
 
 
-def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, out: Path, *, cell: int = 84) -> None:
+def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, out: Path) -> None:
     """The same without the photographs, which may not be passed on: the first ``count`` images, small enough to commit.
 
-    Every token is a square of whole pixels, as large as fits ``cell`` pixels a picture.
+    Every token is a square of whole pixels, as large as fits :data:`_PLAIN_CELL` pixels a picture.
     """
     cells = [[maps[block][row] if block in maps else None for maps in colours] for row in range(count)]
     longest = max((max(picture.shape[:2]) for row in cells for picture in row if picture is not None), default=1)
-    cell = longest * max(1, cell // longest)
+    cell = longest * max(1, _PLAIN_CELL // longest)
     contact_sheet(cells, names, out, title=f"Block {block}", cell=cell, photographs=False)
 
 

@@ -93,7 +93,10 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
         if any(begun):
             lines.append([*[""] * table.stubs, "untrained", *("" if row is None else _shown(row) for row in begun)])
         lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
-        gaps = [_gap(row, cell) for row, cell in zip(chosen, cells, strict=True)]
+        gaps = [
+            None if row is None or cell.paper is None else round(row.value, 1) - cell.paper
+            for row, cell in zip(chosen, cells, strict=True)
+        ]
         if any(gap is not None for gap in gaps):
             lines.append([*[""] * table.stubs, "difference", *("" if gap is None else signed(gap) for gap in gaps)])
     below = _below(table, study, baselines)
@@ -125,10 +128,6 @@ def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Eval
 def _shown(row: EvalResult) -> str:
     where = f"b{row.block}" if row.block.isdigit() and row.task != "classify" else ""
     return " ".join(filter(None, (f"{row.value:.1f}", spread(row), where)))
-
-
-def _gap(row: EvalResult | None, cell: PublishedNumber) -> float | None:
-    return None if row is None or cell.paper is None else round(row.value, 1) - cell.paper
 
 
 def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:

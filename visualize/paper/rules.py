@@ -69,10 +69,6 @@ def _is_not_ade20k(name: str) -> bool:
     return name != "ADE20K"
 
 
-def _is_complex(name: str) -> bool:
-    return name in {"ADE20K", "COCO-Stuff"}
-
-
 RULES = (
     Rule("Without skips, the default initialisation is worse (table 1)", _WITH_SKIPS, Side((DEFAULT,)), _LEARNT),
     Rule("The initialisation rescues it (table 1)", _SKIPLESS, Side((DEFAULT,)), _LEARNT),
@@ -126,7 +122,8 @@ RULES = (
     Rule(
         "Several blocks lift skipless networks in complex scenes (table 2)",
         replace(_SKIPLESS, features=SEVERAL), replace(_SKIPLESS, features=SINGLE), ("probe",), ("name",),
-        datasets=_is_complex, missing="no segmentation of ADE20K or COCO-Stuff from one and from several blocks",
+        datasets=lambda name: name in {"ADE20K", "COCO-Stuff"},
+        missing="no segmentation of ADE20K or COCO-Stuff from one and from several blocks",
     ),
     Rule(
         f"10 skipless blocks do as 12 with skips: at most {COMPARABLE:g} points less, several blocks (table 3)",

@@ -80,7 +80,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
         "claims_said": _claims_said(judged),
         "claims": sections.grid(tables["claims"]),
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for group in page.groups for line in _cautions(group))),
+        "cautions": list(dict.fromkeys(line for group in page.groups for line in (*group.confounds, *group.notices))),
         "sources": page.sources,
     }
     render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
@@ -99,10 +99,6 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
         for same in zip(*judged, strict=True)
     ]
     return corrected(together)
-
-
-def _cautions(group: Report) -> list[str]:
-    return [*group.confounds, *group.notices]
 
 
 def _study(group: Report) -> ComparedStudy:

@@ -31,7 +31,6 @@ from dinoskip.pipeline.stages.pretrain import (
 from dinoskip.pipeline.stages.settings import PretrainSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training.objectives import PretrainJob
-from eval.online.config import OnlineConfig
 
 if TYPE_CHECKING:
     from dinoskip.training.loop import Observer
@@ -145,7 +144,8 @@ def add_nodes(nodes: StudyNodes) -> None:
     section, recipe = nodes.study.find(SweepSection), nodes.study.find(PretrainSection)
     if section is None or recipe is None:
         return
-    online = _of_all_blocks(nodes.study.online)
+    parts = {name: part.model_copy(update={"blocks": "all"}) for name, part in nodes.study.online.parts.items()}
+    online = nodes.study.online.model_copy(update=parts)
     short = type(recipe).model_validate(short_recipe(dump(recipe), section))
     written = short_recipe(settings_for_key(recipe), section)
     measured: dict[str, tuple[Any, ...]] = {}
@@ -168,12 +168,6 @@ def add_nodes(nodes: StudyNodes) -> None:
             variant="" if variant.family else variant.name,
             order_only=order_only,
         )
-
-
-def _of_all_blocks(online: OnlineConfig) -> OnlineConfig:
-    """The same with every block measured."""
-    parts = {name: part.model_copy(update={"blocks": "all"}) for name, part in online.parts.items()}
-    return online.model_copy(update=parts)
 
 
 def best(rates: Sequence[ShortRun]) -> float:

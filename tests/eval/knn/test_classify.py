@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import eval.knn.classify as classify
 from dinoskip.errors import ConfigError, DataError
-from eval.knn import knn_classify, knn_predictions
+from eval.knn import knn_predictions
 from eval.knn.classify import knn_of_parts
+from tests.helpers.knn import knn_classify
 
 
 def brute(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, temperature: float) -> list[int]:

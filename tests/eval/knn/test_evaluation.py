@@ -16,8 +16,9 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureWindows, Transform, export
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
-from eval.knn import KnnConfig, knn_classify
+from eval.knn import KnnConfig
 from tests.helpers.folders import contents
+from tests.helpers.knn import knn_classify
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
 

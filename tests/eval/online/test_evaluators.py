@@ -29,12 +29,12 @@ from dinoskip.features.transform import load_pixels
 from dinoskip.models import Backbone, create_model
 from dinoskip.specs import list_checkpoints
 from dinoskip.training import pretrain
-from eval.knn import knn_classify
 from eval.labelled import LabelledTokens
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineKnnConfig, OnlineProbe, OnlineProbeConfig, balanced_sample
 from eval.online.evaluators import accuracy_of_best
 from eval.probe import fit_probes
 from tests.helpers.failpoints import install
+from tests.helpers.knn import knn_classify
 from tests.helpers.ranks import on_ranks
 from tests.helpers.tiny import STEPS, make_images, tensor_hashes, tiny_job
 
