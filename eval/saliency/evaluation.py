@@ -31,7 +31,7 @@ from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
 from eval.tokencut.cut import TokenCut, each
-from eval.tokencut.store import ImageCuts, cut_pixels, cut_store
+from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store
 
 F64 = NDArray[np.float64]
 Grid = tuple[int, int]
@@ -63,8 +63,8 @@ class _Cuts:
         groups = [(block,) for block in self.features.blocks]
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, ImageCuts]]]:
-            cuts = cut_store(part, groups, (config.tau,), config.eps, None, device, workers, config.centre)
-            for item, made in cuts:
+            rule = CutRule((config.tau,), config.eps, config.centre)
+            for item, made in cut_store(part, groups, rule, device, workers):
                 yield item.image, (groups.index((item.blocks[0],)), made)
 
         for i, (number, made) in self.files.each("saliency", len(groups), work):

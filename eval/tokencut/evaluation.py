@@ -31,7 +31,7 @@ from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
 from eval.tokencut.overlays import overlay
 from eval.tokencut.results import CutResults
-from eval.tokencut.store import ImageCuts, cut_pixels, cut_store
+from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store
 
 T = TypeVar("T")
 
@@ -123,8 +123,8 @@ def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, 
     """Cut every image that is not done, part by part."""
 
     def work(part: FeatureStore) -> Iterator[tuple[int, tuple[tuple[int, ...], ImageCuts]]]:
-        found = cut_store(part, results.groups, config.tau, config.eps, config.lost_k, device, workers, config.centre)
-        for item, cuts in found:
+        rule = CutRule(config.tau, config.eps, config.centre, config.lost_k)
+        for item, cuts in cut_store(part, results.groups, rule, device, workers):
             yield item.image, (item.blocks, cuts)
 
     for i, (blocks, cuts) in results.files.each("TokenCut", len(results.groups), work):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -36,6 +37,19 @@ class ImageCuts(NamedTuple):
     cosine: float
 
 
+@dataclass(frozen=True)
+class CutRule:
+    """How graphs are cut: at each tau, of features with each image's mean token or (``centre``) without.
+
+    LOST's object is grown over ``lost_k`` tokens, where they are given.
+    """
+
+    taus: Sequence[float]
+    eps: float
+    centre: bool = False
+    lost_k: int | None = None
+
+
 def cut_pixels(
     dataset: NamedFiles, places: Sequence[int], features: FeatureSet, tau: float, eps: float, workers: int
 ) -> dict[str, list[TokenCut | None]]:
@@ -55,31 +69,23 @@ def cut_pixels(
 
 
 def cut_store(
-    store: FeatureStore,
-    groups: Sequence[tuple[int, ...]],
-    taus: Sequence[float],
-    eps: float,
-    lost_k: int | None,
-    device: torch.device,
-    workers: int,
-    centre: bool = False,
+    store: FeatureStore, groups: Sequence[tuple[int, ...]], rule: CutRule, device: torch.device, workers: int
 ) -> Iterator[tuple[ImageAtBlocks, ImageCuts]]:
     """Yield every image of at least 3 tokens at every group of blocks once; the similarities are computed once.
 
-    Several blocks are joined by their mean cosine; order as in :func:`each_graph`. With ``centre`` graphs are those of
-    features without each image's mean token; the mean cosine stays that of the features themselves. Raises
-    :class:`DataError` for features that are not finite.
+    Several blocks are joined by their mean cosine; order as in :func:`each_graph`. The mean cosine between tokens stays
+    that of the features themselves. Raises :class:`DataError` for features that are not finite.
     """
 
     def work(items: Sequence[ImageAtBlocks]) -> list[ImageCuts]:
         grids = [store.grid(item.image) for item in items]
-        unit, length, cosines = unit_features(store, items, device, centre)
+        unit, length, cosines = unit_features(store, items, device, rule.centre)
         similarity = similarities(unit)
         try:
-            cuts = [cut(similarity, grids, tau, eps) for tau in taus]
+            cuts = [cut(similarity, grids, tau, rule.eps) for tau in rule.taus]
         except ValueError as error:
             raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
-        lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
+        lost = grow(similarity, length, grids, rule.lost_k) if rule.lost_k else [None] * len(items)
         return [ImageCuts([cut[i] for cut in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
     yield from each_graph(store, groups, work, device, workers)

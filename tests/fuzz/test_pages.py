@@ -219,7 +219,7 @@ def test_gallery(pages: int, tmp_path: Path) -> None:
             predictions = {1: {image.id: label for image in images}}
             models.append(GalleryModel(name, predictions=predictions, rows=rows, description=text()))
         classes = Classes((text(), text(), text(), text()), voc_palette())
-        build_gallery(models, images, out, title=text(), classes=classes, photo_size=16)
+        build_gallery(models, images, out, title=text(), classes=classes)
 
     def check(hostile: Path, harmless: Path) -> None:
         same_structure(hostile / "index.html", harmless / "index.html")

@@ -31,6 +31,7 @@ from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, relative_link, render_page
 from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
 
+PHOTO_SIZE = 512  # pixels of a photograph's longer side
 RANGES = ("0 to 1", "stretched", "across images")
 
 
@@ -42,7 +43,6 @@ def build_gallery(
     *,
     title: str = "Block by block",
     default_block: int | None = None,
-    photo_size: int = 512,
     classes: Classes | None = None,
     views: PcaViews | None = None,
     pages: Sequence[str] = (),
@@ -51,8 +51,8 @@ def build_gallery(
     """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows the first ``config.first`` images.
 
     After them come all images that have a layer of their own.
-    The page opens at ``config.block``, else at ``default_block``, else at the deepest block. ``photo_size`` is the
-    photographs' longer side in pixels. ``views``: :func:`visualize.colours.pca_views` of the same models and images, if
+    The page opens at ``config.block``, else at ``default_block``, else at the deepest block.
+    ``views``: :func:`visualize.colours.pca_views` of the same models and images, if
     the caller has them. Of several pages ``pages`` are links relative to ``out``, and ``page`` its number from 0.
 
     Raises :class:`ConfigError` without models or images or for an id in ``config.similarity`` that is not shown, and
@@ -66,7 +66,7 @@ def build_gallery(
     views = views or pca_views([model.store for model in models], ids)
     pictures = PictureFiles(out, embedded=config.single_file)
     out.mkdir(parents=True, exist_ok=True)
-    sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
+    sizes = [_write_reference(pictures, number, image, classes) for number, image in enumerate(images)]
     cells = _cells(models, images, views, classes, pictures)
     clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
     features = _features(models, ids, clicked)
@@ -192,11 +192,11 @@ def _row_text(row: EvalResult) -> dict[str, str]:
 
 
 def _write_reference(
-    pictures: PictureFiles, number: int, image: GalleryImage, photo_size: int, classes: Classes | None
+    pictures: PictureFiles, number: int, image: GalleryImage, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
     wide = image.layer in LAYERS and LAYERS[image.layer].source == "strips"
-    pixels, size = rasters.photo(image.path, 2 * photo_size if wide else photo_size)
+    pixels, size = rasters.photo(image.path, 2 * PHOTO_SIZE if wide else PHOTO_SIZE)
     pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
     if image.label is not None and classes is not None:
         small = rasters.nearest(image.label, pixels.shape[:2])

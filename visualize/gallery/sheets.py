@@ -63,8 +63,7 @@ def chosen_images(ids: Sequence[str], chosen: int | Sequence[str] | None, settin
 
 
 def write_sheets(
-    ids: Sequence[str],
-    photos: Sequence[Path],
+    images: Mapping[str, Path],
     names: Sequence[str],
     colours: Colours,
     block: int,
@@ -72,15 +71,15 @@ def write_sheets(
     sheet: int | Sequence[str] | None = None,
     strip: Sequence[int] | None = None,
 ) -> list[Path]:
-    """All sheets of a gallery into the folder ``out``; the files.
+    """All sheets of a gallery of ``images``, photographs by id, into the folder ``out``; the files.
 
     ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
     images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
     ``sheet-block{block}-plain.png`` is the first without photographs; ``strip.png`` heads a report, each model
     at its own block of ``strip`` (default: ``block``).
-    Raises :class:`ConfigError` for an id that is not among ``ids``.
+    Raises :class:`ConfigError` for an id that is not among ``images``.
     """
-    rows = chosen_images(ids, sheet, "gallery.sheet")
+    photos, rows = list(images.values()), chosen_images(list(images), sheet, "gallery.sheet")
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
     strip_sheet(photos, names, colours, strip or [block] * len(names), out / "strip.png")
     sheets = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
@@ -149,11 +148,7 @@ def contact_sheet(
 
 
 def blocks_sheet(
-    photos: Sequence[Path],
-    colours: Mapping[int, Sequence[np.ndarray | None]],
-    out: Path,
-    *,
-    title: str = "",
+    photos: Sequence[Path], colours: Mapping[int, Sequence[np.ndarray | None]], out: Path, *, title: str = ""
 ) -> None:
     """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
     blocks = sorted(colours)
@@ -164,13 +159,7 @@ def blocks_sheet(
     contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=_BLOCK_CELL)
 
 
-def models_sheet(
-    photos: Sequence[Path],
-    names: Sequence[str],
-    colours: Colours,
-    block: int,
-    out: Path,
-) -> None:
+def models_sheet(photos: Sequence[Path], names: Sequence[str], colours: Colours, block: int, out: Path) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
         [rasters.photo(path, 2 * _MODEL_CELL)[0], *(maps[block][row] if block in maps else None for maps in colours)]

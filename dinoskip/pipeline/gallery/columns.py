@@ -260,18 +260,18 @@ def write_gallery(task: Task) -> None:
     rough: list[list[dict[int, list[float]]]] = []  # of each page and model
     for number, page in enumerate(pages):
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-            columns, labels = [], []
-            for place, model in enumerate(settings.models):
-                of_model = _columns(task, model, page, Path(scratch) / str(place))
-                columns += of_model
-                labels += [model.label] * len(of_model)
-            names = [column.name for column in columns]
-            views = pca_views([column.store for column in columns], page.ids, bases)
+            columns = [
+                (model.label, column)
+                for place, model in enumerate(settings.models)
+                for column in _columns(task, model, page, Path(scratch) / str(place))
+            ]
+            names, stores = [column.name for _, column in columns], [column.store for _, column in columns]
+            views = pca_views(stores, page.ids, bases)
             bases = bases or views.bases
             rough.append(views.roughness)
-            deepest = max(block for column in columns if column.store is not None for block in column.store.blocks)
+            deepest = max(block for store in stores if store is not None for block in store.blocks)
             block = section.block or max(1, deepest - 1)
-            _write_page(task, page, dict(zip(names, labels, strict=True)), columns, views, block, number, len(pages))
+            _write_page(task, page, columns, views, block, number, len(pages))
     sizes = [len(page) for page in pages]
     models = {name: _joined([of_page[place] for of_page in rough], sizes) for place, name in enumerate(names)}
     write_json(task.out / "roughness.json", {"block": block, "models": models})
@@ -290,14 +290,13 @@ def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]
 def _write_page(
     task: Task,
     page: _Shown,
-    labels: Mapping[str, str],
-    columns: Sequence[GalleryModel],
+    columns: Sequence[tuple[str, GalleryModel]],
     views: PcaViews,
     block: int,
     number: int,
     pages: int,
 ) -> None:
-    """One page of several; the sheets beside the first. ``labels`` are of the networks, by column."""
+    """One page of several; the sheets beside the first. ``columns`` come with the labels of their networks."""
     settings: GallerySettings = task.settings
     section, labelled = settings.section, page.labelled
     images = [_image(page, index) for index in range(len(page))]
@@ -308,7 +307,7 @@ def _write_page(
     else:
         similar = tuple(name for name in similar if name in page.ids)
     build_gallery(
-        columns,
+        [column for _, column in columns],
         images if number else [*images, *strip_images(task), *surface_images(task)],
         task.out / folders[number],
         section.model_copy(update={"similarity": similar}),
@@ -320,9 +319,10 @@ def _write_page(
         page=number,
     )
     if not number:
-        names = [column.name for column in columns]
-        strip = [_block_of_strip(task, column, section.block, labels[column.name]) for column in columns]
-        write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section.sheet, strip)
+        names = [column.name for _, column in columns]
+        strip = [_block_of_strip(task, column, section.block, label) for label, column in columns]
+        photos = dict(zip(page.ids, page.paths, strict=True))
+        write_sheets(photos, names, views.aligned, block, task.out, section.sheet, strip)
         write_json(
             task.out / "outliers.json",
             {

@@ -62,19 +62,20 @@ def test_a_pdf_has_its_labels_as_text_and_its_pictures_without_loss(tmp_path):
 
 def test_sheets_of_chosen_images(make_scene, tmp_path):
     scene = make_scene()
-    ids, photos = [image.id for image in scene.images], [image.path for image in scene.images]
+    photos = {image.id: image.path for image in scene.images}
+    ids = list(photos)
     colours = pca_views([model.store for model in scene.models], ids).aligned
-    made = write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, (ids[2], ids[0]))
+    made = write_sheets(photos, ["a", "b"], colours, 2, tmp_path, (ids[2], ids[0]))
     assert {path.name for path in made} == {path.name for path in tmp_path.iterdir() if path.is_file()}
     assert {path.name for path in made} == {"strip.png", "sheet-block2-plain.png"} | {
         f"sheet-{what}.{kind}" for what in ("block2", "model0", "model1") for kind in ("png", "pdf")
     }
     two, plain = (Image.open(tmp_path / f"sheet-block2{kind}.png").height for kind in ("", "-plain"))
-    write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path)
+    write_sheets(photos, ["a", "b"], colours, 2, tmp_path)
     assert Image.open(tmp_path / "sheet-block2.png").height > 1.3 * two, "all three, unless chosen"
     assert Image.open(tmp_path / "sheet-block2-plain.png").height == plain + 80 + 6
     with pytest.raises(ConfigError, match="no image 'astronout' is shown"):
-        write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, ("astronout",))
+        write_sheets(photos, ["a", "b"], colours, 2, tmp_path, ("astronout",))
 
 
 def test_a_plain_sheet_has_every_token_as_a_square_and_no_photograph(make_scene, tmp_path):
