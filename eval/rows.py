@@ -69,13 +69,19 @@ def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
         log.info(text, chosen.task, chosen.block, chosen.shown, metric)
 
 
+def percent_row(
+    template: EvalResult, metric: str, value: float, ends: tuple[float, float], record: NDArray[Any] | None = None
+) -> RecordedRow:
+    """Return ``template`` with a value (0..1) of a metric and the ends of its interval, all in percent."""
+    low, high = (100 * end for end in ends)
+    return RecordedRow(replace(template, metric=metric, value=100 * float(value), low=low, high=high), record)
+
+
 def hits_row(template: EvalResult, hits: ArrayLike) -> RecordedRow:
     """Return ``template`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
     flags = np.asarray(hits, dtype=bool)
-    low, high = wilson(int(flags.sum()), flags.size)
-    value = float(flags.mean()) if flags.size else float("nan")
-    row = replace(template, value=100 * value, low=100 * low, high=100 * high)
-    return RecordedRow(row, flags.astype(np.uint8))
+    value, ends = flags.mean() if flags.size else float("nan"), wilson(int(flags.sum()), flags.size)
+    return percent_row(template, template.metric, value, ends, flags.astype(np.uint8))
 
 
 def miou_interval(areas: NDArray[np.integer]) -> tuple[float, float]:
@@ -89,9 +95,8 @@ def miou_interval(areas: NDArray[np.integer]) -> tuple[float, float]:
 
 def miou_row(template: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
     """Return ``template`` with the mIoU in percent and its interval, of areas (n, 3, K)."""
-    low, high = miou_interval(areas)
     miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
-    return RecordedRow(replace(template, value=100 * miou, low=100 * low, high=100 * high), areas_record(areas))
+    return percent_row(template, template.metric, miou, miou_interval(areas), areas_record(areas))
 
 
 def segmentation_rows(template: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
@@ -144,11 +149,20 @@ def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
 
 def mean_rows(template: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
     """Return rows in percent, otherwise as ``template``, of (metric, record), with their intervals over images."""
-    rows = []
-    for metric, record in records:
-        low, high = interval(record)
-        row = replace(template, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
-        rows.append(RecordedRow(row, record))
+    return [percent_row(template, metric, score(record), interval(record), record) for metric, record in records]
+
+
+def rows_of_seeds(fits: Sequence[Sequence[RecordedRow]], seeds: Iterable[int]) -> list[RecordedRow]:
+    """Rows of the means over seeds, then those of each, ``seed N`` in their note; of one fit its rows as they are."""
+    if len(fits) == 1:
+        return list(fits[0])
+    rows = [RecordedRow(mean_row([record.row for record in same])) for same in zip(*fits, strict=True)]
+    for seed, fit in zip(seeds, fits, strict=True):
+        notes = [f"{record.row.note}, seed {seed}".lstrip(", ") for record in fit]
+        rows += [
+            replace(record, row=replace(record.row, seed=seed, note=note))
+            for record, note in zip(fit, notes, strict=True)
+        ]
     return rows
 
 

@@ -29,7 +29,7 @@ from eval.cluster.matching import ImageCounts, confusion, cross_matched_areas, m
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
 from eval.labelled import places, token_cosine
 from eval.picture_maps import write_map_index
-from eval.rows import log_best, mean_row, miou_row, row_like, segmentation_rows
+from eval.rows import log_best, miou_row, row_like, rows_of_seeds, segmentation_rows
 from eval.upsampling import upsampled_classes
 
 Fit = tuple[int, int]  # number of clusters, seed
@@ -189,17 +189,12 @@ def _recorded(
     recorded: list[RecordedRow] = []
     matches: dict[Fit, dict[str, list[int]]] = {}
     for clusters in dict.fromkeys(number for number, _ in fits):
-        of_seeds = []
+        of_seeds: dict[int, list[RecordedRow]] = {}
         for fit in [fit for fit in fits if fit[0] == clusters]:
             template = replace(about, seed=fit[1], protocol=f"{about.protocol}, {clusters} clusters")
             blocks = {block: counts.of[fit, block] for block in fits[fit]}
-            rows, matches[fit] = _rows(blocks, clusters, config, template, cosines)
-            of_seeds.append(rows)
-        if len(of_seeds) > 1:
-            recorded += [RecordedRow(mean_row([rec.row for rec in same])) for same in zip(*of_seeds, strict=True)]
-        for rows in of_seeds:
-            noted = [replace(row, row=replace(row.row, note=f"seed {row.row.seed}")) for row in rows]
-            recorded += noted if len(of_seeds) > 1 else rows
+            of_seeds[fit[1]], matches[fit] = _rows(blocks, clusters, config, template, cosines)
+        recorded += rows_of_seeds(list(of_seeds.values()), of_seeds)
     first = matches[next(iter(fits))]
     write_json(out / "clusters.json", first)
     if config.sizing != "crop":  # what was cropped does not cover the image

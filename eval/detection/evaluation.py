@@ -21,7 +21,7 @@ from eval.detection.fit import Found, find, fit_detector
 from eval.detection.objects import Entry, Objects
 from eval.detection.scores import PARTS, match
 from eval.objects.scores import MOST, outline
-from eval.rows import baseline_rows, log_best, row_like
+from eval.rows import baseline_rows, log_best, percent_row, row_like
 
 Entries = list[list[Entry]]
 _KINDS = {"box": "bbox", "mask": "segm"}
@@ -97,15 +97,12 @@ def _entry(category: Any, box: Sequence[float], runs: Mapping[str, Any] | None, 
 
 def _rows(template: EvalResult, truth: Entries, predicted: Entries, val: Objects) -> list[RecordedRow]:
     """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
-    rows = []
+    rows: list[RecordedRow] = []
     for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
         sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in predicted]
         matches = match(truth, sized, list(val.categories), kind)
         intervals = matches.intervals(template.seed)
-        for part in PARTS:
-            low, high = (100 * end for end in intervals[part])
-            value = 100 * matches.ap(part)
-            rows.append(RecordedRow(replace(template, metric=f"{what} {part}", value=value, low=low, high=high)))
+        rows += [percent_row(template, f"{what} {part}", matches.ap(part), intervals[part]) for part in PARTS]
     return rows
 
 

@@ -29,7 +29,7 @@ from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, degeneracy
-from eval.rows import baseline_rows, log_best, row_like
+from eval.rows import baseline_rows, log_best, percent_row, row_like
 from eval.tokencut.cut import Grid
 from eval.tokencut.graph import similarities
 from eval.tokencut.store import ImageAtBlocks, each_graph, unit_features
@@ -226,14 +226,8 @@ def _mask_rows(
 def _rows(template: EvalResult, matched: MatchedBoxes, kind: str = "") -> list[RecordedRow]:
     """Rows of AP50, AP and AR100 with their intervals; AR alone is a sum over images, and has records."""
     first, every, recalled = slice(0, 1), slice(None), matched.recalled
-    measured = (
-        ("AP50", matched.ap[0], matched.ap_interval(first, template.seed), None),
-        ("AP", matched.ap.mean(), matched.ap_interval(every, template.seed), None),
-        ("AR100", matched.ar.mean(), interval(recalled), recalled),
-    )
     return [
-        RecordedRow(
-            replace(template, metric=kind + metric, value=100 * float(value), low=100 * low, high=100 * high), n
-        )
-        for metric, value, (low, high), n in measured
+        percent_row(template, f"{kind}AP50", matched.ap[0], matched.ap_interval(first, template.seed)),
+        percent_row(template, f"{kind}AP", matched.ap.mean(), matched.ap_interval(every, template.seed)),
+        percent_row(template, f"{kind}AR100", matched.ar.mean(), interval(recalled), recalled),
     ]

@@ -20,7 +20,7 @@ from eval.labelled import Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import ProbeResult
 from eval.probe.heads import save_heads
-from eval.rows import log_best, mean_row, miou_row, row_like, segmentation_rows
+from eval.rows import log_best, miou_row, row_like, rows_of_seeds, segmentation_rows
 
 
 def publish(
@@ -55,14 +55,7 @@ def publish(
     protocol = f"{config.label}, fitted on {train_set.list_name}"
     template = row_like(given, "probe", "mIoU", n=val.count, classes=val_set.num_classes, protocol=protocol, **about)
     fitted_rows = [[row for result in results for row in _rows(result, template, cosines)] for results in fits]
-    recorded = fitted_rows[0]
-    if len(fits) > 1:
-        recorded = [RecordedRow(mean_row([record.row for record in same])) for same in zip(*fitted_rows, strict=True)]
-        for seed, of_seed in enumerate(fitted_rows, given.seed):
-            recorded += [
-                replace(record, row=replace(record.row, seed=seed, note=f"{record.row.note}, seed {seed}".lstrip(", ")))
-                for record in of_seed
-            ]
+    recorded = rows_of_seeds(fitted_rows, range(given.seed, given.seed + len(fits)))
     log_best(recorded, "mIoU")
     first = recorded[0].row
     areas = majority_areas(train.pixels_per_image(), val.pixels_per_image())

@@ -26,7 +26,7 @@ from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, degeneracy
-from eval.rows import baseline_rows, log_best, row_like
+from eval.rows import baseline_rows, log_best, percent_row, row_like
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
@@ -216,9 +216,8 @@ def _recorded(
 
 def _rows(template: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
     """Rows of maxF, of F (n,) at its threshold, and of IoU and accuracy (n, 2)."""
-    rows = []
-    for metric, values in (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1])):
-        low, high = interval(values)
-        row = replace(template, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
-        rows.append(RecordedRow(row, np.ascontiguousarray(values)))
-    return rows
+    measures = (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1]))
+    return [
+        percent_row(template, metric, values.mean(), interval(values), np.ascontiguousarray(values))
+        for metric, values in measures
+    ]
