@@ -152,18 +152,10 @@ def _ranked(
         if apart and not apart.paired and math.isnan(apart.low):
             apart = None  # neither records nor intervals say how sure it is
         rank = 1 + sum(other.value > score.value for _, other, _ in scored)
+        places, p_or_none = (1 + above, len(scored) - below), None if math.isnan(p) else p
+        turned = apart and apart.turned
         lines.append(
-            BoardLine(
-                source,
-                score.row,
-                rank,
-                score,
-                values_of(by_block),
-                apart and apart.turned,
-                None if math.isnan(p) else p,
-                (1 + above, len(scored) - below),
-                rates[at],
-            )
+            BoardLine(source, score.row, rank, score, values_of(by_block), turned, p_or_none, places, rates[at])
         )
     return lines
 

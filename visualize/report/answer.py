@@ -145,10 +145,7 @@ def answers(
     networks = families(variants)
     compared = []
     for first, second in compared_pairs(variants):
-        lines = [
-            _line(networks.get(first, ()), networks.get(second, ()), (first, second), benchmark, scores, baselines)
-            for benchmark in scores.benchmarks
-        ]
+        lines = [_line(networks, (first, second), benchmark, scores, baselines) for benchmark in scores.benchmarks]
         compared.append(Answer(first, second, [line for line in lines if line.first or line.second]))
     return _decided(compared, speechless or {})
 
@@ -195,18 +192,16 @@ def _numbers(rows: Rows) -> Hashable:
 
 
 def _line(
-    first: Sequence[StudyVariant],
-    second: Sequence[StudyVariant],
+    networks: Mapping[str, Sequence[StudyVariant]],
     names: tuple[str, str],
     benchmark: Benchmark,
     scores: Scores,
     baselines: Sequence[EvalResult],
 ) -> AnswerLine:
-    sides = [measured(name, variants, benchmark, scores) for name, variants in zip(names, (first, second), strict=True)]
+    first, second = (measured(name, networks.get(name, ()), benchmark, scores) for name in names)
     trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
-    first_side, second_side = sides
-    judgement = judged_scores(first_side, second_side) if first_side and second_side else None
-    return AnswerLine(benchmark, first_side, second_side, judgement, trivial=trivial)
+    judgement = judged_scores(first, second) if first and second else None
+    return AnswerLine(benchmark, first, second, judgement, trivial=trivial)
 
 
 def _failed(rows: Rows) -> str:

@@ -41,8 +41,8 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     keys = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
     body = [[variant.name, *(setting(variant.settings.get(key, "–")) for key in keys)] for variant in report.variants]
     parts += ["## Variants", "\n".join(markdown_rows(["variant", *keys], body, 1 + len(keys)))]
-    for title, values in [("Environment", report.environment)] if report.environment else []:
-        parts += [f"## {title}", _settings_list(values)]
+    if report.environment:
+        parts += ["## Environment", _settings_list(report.environment)]
     if report.protocol:
         parts += ["## Protocol"]
         parts += [f"### {text(name)}\n\n{_settings_list(values)}" for name, values in report.protocol.items()]

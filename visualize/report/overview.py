@@ -95,14 +95,14 @@ def _with_failure(word: str, side: Measured) -> str:
 
 def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
     """``vit_small_patch16 (skip False), skipless, soap``: what a network's name stands for, by name and family."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for variant in variants:
         parts = [
             str(variant.settings[key]) for key in ("model", "initialisation", "optimizer") if key in variant.settings
         ]
         for name in filter(None, (variant.name, variant.family)):
-            found.setdefault(name, ", ".join(parts))
-    return found
+            names.setdefault(name, ", ".join(parts))
+    return names
 
 
 def overview_tables(found: Sequence[Overview]) -> list[TextTable]:
