@@ -189,7 +189,7 @@ def _mean(scores: Sequence[Any]) -> float:
 
 
 def _floors(baselines: Sequence[EvalResult]) -> list[str]:
-    body = [[row.model.removeprefix("baseline: "), row.metric, f"{row.value:.1f}"] for row in baselines]
+    body = [[row.rule, row.metric, f"{row.value:.1f}"] for row in baselines]
     return markdown_rows(["without a network", "measure", "value"], body, 2)
 
 

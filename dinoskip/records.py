@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dinoskip.arrays import read_arrays
 from dinoskip.errors import DataError
 from dinoskip.files import atomic_path
-from dinoskip.results import EvalResult, read_rows, write_rows
+from dinoskip.results import EvalResult, rows_in, write_rows
 
 RECORDS, ROWS = "records.npz", "rows.json"
 _ROW = "row"
@@ -87,11 +87,11 @@ def _smallest(values: NDArray[Any]) -> np.dtype[Any]:
 
 
 def read_records(folder: Path) -> dict[EvalResult, ImageRecords]:
-    """Return the rows of ``folder/rows.json`` that have records, with them, in order; empty without ``records.npz``.
+    """Return the rows of ``folder/rows.json`` that have records, with them, in order; empty without either file.
 
     Raises :class:`DataError` if the file is damaged or of other rows.
     """
-    path, rows = Path(folder) / RECORDS, read_rows(Path(folder) / ROWS)
+    path, rows = Path(folder) / RECORDS, rows_in(Path(folder))
     if not path.is_file():
         return {}
     try:

@@ -75,6 +75,11 @@ class EvalResult:
         return self.model.startswith(_BASELINE)
 
     @property
+    def rule(self) -> str:
+        """Name of a baseline's rule: ``majority class``."""
+        return self.model.removeprefix(_BASELINE)
+
+    @property
     def is_of_a_seed(self) -> bool:
         """Whether the row is of one of several seeds, whose mean has a row of its own; its note ends in ``seed N``."""
         return self.note.rpartition(", ")[2].startswith("seed ")
@@ -147,6 +152,12 @@ def read_rows(path: Path) -> list[EvalResult]:
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: not result rows of this version") from None
     return rows
+
+
+def rows_in(output: Path) -> list[EvalResult]:
+    """Read the rows of an output, none if it has no ``rows.json``."""
+    path = output / "rows.json"
+    return read_rows(path) if path.is_file() else []
 
 
 def _with_interval(row: EvalResult) -> EvalResult:

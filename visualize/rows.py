@@ -15,6 +15,7 @@ from dinoskip.tasks import TABLE, headline, task
 
 Variants = Mapping[str, Sequence[EvalResult]]
 T = TypeVar("T")
+Key = tuple[str, str, str, str]
 Rows = Mapping[str, EvalResult]  # of one variant and epoch, by block; several blocks are joined by +
 
 
@@ -57,9 +58,19 @@ class Benchmark:
     split: str
     setting: str = ""  # read point, norm, resolution and protocol, only where they tell two measures apart
 
+    @property
+    def key(self) -> Key:
+        """All but the setting, as :func:`benchmark_key` of a row."""
+        return (self.task, self.metric, self.dataset, self.split)
+
     def is_of(self, row: EvalResult) -> bool:
         """Whether a row is of this task, metric, data set and split, whatever its setting."""
-        return benchmark_key(row) == (self.task, self.metric, self.dataset, self.split)
+        return benchmark_key(row) == self.key
+
+    def baseline(self, rows: Iterable[EvalResult]) -> EvalResult | None:
+        """The best of the rules that look at no image, among ``rows``."""
+        baselines = [row for row in rows if row.is_baseline and self.is_of(row)]
+        return max(baselines, key=lambda row: row.ranking_value, default=None)
 
     @property
     def label(self) -> str:
@@ -84,9 +95,6 @@ def _order(row: EvalResult) -> int | None:
 def _natural(text: str) -> list[tuple[int, str]]:
     """Sorting key in which k9 comes before k10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
-
-
-Key = tuple[str, str, str, str]
 
 
 def benchmark_key(row: EvalResult) -> Key:
@@ -133,12 +141,12 @@ def last_epochs(variants: Variants) -> Last:
     last: dict[tuple[Key, str], int] = {}
     for benchmark, rows in every.items():
         for variant, epochs in rows.items():
-            place = (benchmark.task, benchmark.metric, benchmark.dataset, benchmark.split), variant
+            place = benchmark.key, variant
             last[place] = max(last.get(place, UNKNOWN_EPOCH), *epochs)
     kept: Last = {}
     for benchmark, rows in every.items():
         for variant, epochs in rows.items():
-            epoch = last[(benchmark.task, benchmark.metric, benchmark.dataset, benchmark.split), variant]
+            epoch = last[benchmark.key, variant]
             if epoch in epochs:
                 kept.setdefault(benchmark, {})[variant] = epochs[epoch]
     return kept

@@ -12,7 +12,7 @@ from dinoskip.files import read_json, write_text
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.records import read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
 from visualize.report.diagnostics import outliers_said
 from visualize.rows import REMEDY, failed_cuts, last_epochs
 
@@ -25,17 +25,10 @@ MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
 def rows_of(runner: Runner) -> list[EvalResult]:
     """The rows of every stage that has run, baselines once, below the models'."""
-    missing = [node.id for node in runner.planner.nodes if runner.output(node.id) is None]
-    rows: list[EvalResult] = []
-    for stage, out in _with_rows(runner).items():
-        rows += note_unfinished(read_rows(out / "rows.json"), stage, missing)
+    published = runner.published()
+    missing = [node.id for node in runner.planner.nodes if node.id not in published]
+    rows = [row for stage, out in published.items() for row in note_unfinished(rows_in(out), stage, missing)]
     return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
-
-
-def _with_rows(runner: Runner) -> dict[str, Path]:
-    """The published outputs that have rows, by node."""
-    outputs = {node.id: runner.output(node.id) for node in runner.planner.nodes}
-    return {node: out for node, out in outputs.items() if out is not None and (out / "rows.json").is_file()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
@@ -77,7 +70,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
             print()
-    records = {row: kept for out in _with_rows(runner).values() for row, kept in read_records(out).items()}
+    records = {row: kept for out in runner.published().values() for row, kept in read_records(out).items()}
     scores = Scores(by_model, records)
     chosen: list[tuple[str, ...]] = []
     failed = any(failed_cuts(row) for row in rows)
@@ -90,11 +83,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
                 known = score.failed or shown.interval
                 chosen.append((benchmark.label, name, block, shown.facet, shown.shown, known, score.how))
-        trivial = max(
-            (row for row in rows if row.is_baseline and benchmark.is_of(row)),
-            key=lambda row: row.ranking_value,
-            default=None,
-        )
+        trivial = benchmark.baseline(rows)
         if trivial is not None:
             number = trivial.shown, trivial.interval
             chosen.append((benchmark.label, trivial.model, "", "", *number, "no network"))

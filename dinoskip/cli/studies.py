@@ -220,7 +220,7 @@ def gc(args: Args) -> int:
     study, _, runner = _opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     others = runner.artifacts.newest() if study.stages else set()  # of studies that share this folder
-    unused = runner.artifacts.unused(runner.current() | others)
+    unused = runner.artifacts.unused({*runner.published().values(), *others})
     works = cleaning.unfinished(runner.artifacts, runner.continued())
     if not args.json:
         for path in unused:

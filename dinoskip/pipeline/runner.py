@@ -66,8 +66,7 @@ class Runner:
 
     def seconds(self) -> dict[str, float]:
         """Seconds that finished nodes took on this machine, known after :meth:`plan`."""
-        outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
-        return past_seconds(outputs, machine(self.device))
+        return past_seconds(self.published(), machine(self.device))
 
     def run(self, chosen: set[str]) -> dict[str, str]:
         """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
@@ -238,9 +237,9 @@ class Runner:
         known, done = self.planner.keys, self.planner.outputs
         return {self.artifacts.partial(node, key) for node, key in known.items() if node not in done}
 
-    def current(self) -> set[Path]:
-        """Directories that the current plan uses (known after :meth:`plan`)."""
-        return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}
+    def published(self) -> dict[str, Path]:
+        """Directories that the current plan uses, by node (known after :meth:`plan`)."""
+        return {node.id: path for node in self.planner.nodes if (path := self.output(node.id)) is not None}
 
 
 def _check_outside(node: Node, stage: Stage, out: Path) -> None:

@@ -64,7 +64,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     def draw() -> Any:
         figure, grid = panels(len(benchmarks))
         for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
-            levels(axes, {row.model.removeprefix("baseline: "): row.value for row in baselines if benchmark.is_of(row)})
+            levels(axes, {row.rule: row.value for row in baselines if benchmark.is_of(row)})
             for name, model_rows in untrained.get(benchmark, {}).items():
                 points = single_blocks(values_of(model_rows))
                 axes.plot(list(points), list(points.values()), color=variant_colour(places[name]), linewidth=0.8)

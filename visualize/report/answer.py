@@ -199,7 +199,7 @@ def _line(
     baselines: Sequence[EvalResult],
 ) -> AnswerLine:
     first, second = (measured(name, networks.get(name, ()), benchmark, scores) for name in names)
-    trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
+    trivial = benchmark.baseline(baselines)
     judgement = judged_scores(first, second) if first and second else None
     return AnswerLine(benchmark, first, second, judgement, trivial=trivial)
 

@@ -33,9 +33,7 @@ def answer_table(
                 untrained,
                 last,
             ]
-            floor = (
-                f"{line.trivial.value:.1f} ({line.trivial.model.removeprefix('baseline: ')})" if line.trivial else ""
-            )
+            floor = f"{line.trivial.value:.1f} ({line.trivial.rule})" if line.trivial else ""
             lines.append([names, line.benchmark.label, *cells, floor])
     columns = (
         "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "baseline",

@@ -46,7 +46,7 @@ def _of_network(line: AnswerLine, side: Measured) -> list[str]:
     low = side.now[0].low if len(side.now) == 1 and side.now[0].low is not None else side.value
     said: list[str] = []
     if line.trivial is not None and low <= line.trivial.value:
-        name, value = line.trivial.model.removeprefix("baseline: "), line.trivial.value
+        name, value = line.trivial.rule, line.trivial.value
         said.append(f"{about} {_not_above(side.value, value)} the baseline ({name}), {value:.1f}")
     gain = gain_of(*aligned(side.now, side.before))
     if gain is not None and not gain.low > 0:

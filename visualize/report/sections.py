@@ -48,7 +48,7 @@ def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
         "verdict": line.verdict if line.difference else "",
         "certainty": line.certainty,
         "untrained": before if any(side.before for _, side in sides if side) else "",
-        "trivial": (floor.model.removeprefix("baseline: "), f"{floor.value:.1f}") if floor else None,
+        "trivial": (floor.rule, f"{floor.value:.1f}") if floor else None,
     }
 
 

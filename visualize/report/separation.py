@@ -38,7 +38,7 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
     every: list[tuple[Benchmark, list[Measured], list[float], str]] = []
     for benchmark in scores.benchmarks:
         sides = [side for name, variants in networks.items() if (side := measured(name, variants, benchmark, scores))]
-        trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
+        trivial = benchmark.baseline(baselines)
         above = {side.name: _above(side, sides, trivial, scores) for side in sides if side.before or trivial}
         chances = [_p_of_nothing(list(differences.values())) for differences in above.values()]
         every.append((benchmark, sides, chances, _text(benchmark, sides, trivial, above)))
@@ -104,7 +104,7 @@ def _text(
     apart = {name: ScoreDifference.of(values).text for name, values in above.get(best.name, {}).items()}
     parts = [f"best trained {best.value:.1f} ({best.name})"]
     if trivial is not None:
-        parts.append(f"{apart[_RULE]} against the {trivial.model.removeprefix('baseline: ')} ({trivial.value:.1f})")
+        parts.append(f"{apart[_RULE]} against the {trivial.rule} ({trivial.value:.1f})")
     if begun := [
         (sum(score.value for score in side.before) / len(side.before), side.name) for side in sides if side.before
     ]:

@@ -103,9 +103,9 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
     """For each baseline among ``rows`` what it scores in each benchmark."""
     known = {(row.model, *benchmark_key(row)): row for row in rows}
     lines: list[Line] = []
-    measured = list(benchmarks)
+    keys = [benchmark.key for benchmark in benchmarks]
     for name in dict.fromkeys(row.model for row in rows):
-        baselines = [known.get((name, row.task, row.metric, row.dataset, row.split)) for row in measured]
+        baselines = [known.get((name, *key)) for key in keys]
         cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in baselines]
         if any(cells):
             lines.append(Line(name, "", cells))

@@ -30,7 +30,7 @@ from dinoskip.pipeline.stage import Task, whole_patches
 from dinoskip.pipeline.stages.inputs import dataset_of, open_backbone
 from dinoskip.read_points import usual_norm
 from dinoskip.records import ImageRecords, read_records
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import EvalResult, rows_in
 from eval.joined import part_folder
 from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict
@@ -191,13 +191,7 @@ def _column(
         for role, path in task.inputs.items()
         if role.partition(":")[2] == label
     }
-    rows = [
-        row
-        for path in inputs.values()
-        if (path / "rows.json").is_file()
-        for row in read_rows(path / "rows.json")
-        if not row.is_baseline
-    ]
+    rows = [row for path in inputs.values() for row in rows_in(path) if not row.is_baseline]
     return GalleryModel(
         name=name,
         store=store,
@@ -356,7 +350,7 @@ def _records(task: Task, label: str) -> dict[EvalResult, ImageRecords]:
     return {
         row: records
         for role, path in task.inputs.items()
-        if role.partition(":")[2] == label and (path / "rows.json").is_file()
+        if role.partition(":")[2] == label
         for row, records in read_records(path).items()
     }
 

@@ -12,7 +12,7 @@ from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, Blocks, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results import read_rows
+from dinoskip.results import rows_in
 from dinoskip.tasks import TABLE
 
 
@@ -66,5 +66,4 @@ def evaluate(
     runner = study_runner(study, variants, nodes, device=device, workers=workers)
     runner.run({node.id for node in nodes})
     outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
-    rows = [row for path in outputs if (path / "rows.json").is_file() for row in read_rows(path / "rows.json")]
-    return [row.plain() for row in dict.fromkeys(rows)]
+    return [row.plain() for row in dict.fromkeys(row for output in outputs for row in rows_in(output))]

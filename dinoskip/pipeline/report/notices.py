@@ -13,7 +13,7 @@ from dinoskip.data.listing import SAMPLED
 from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.artifacts import CHANGED_DATA
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import EvalResult, rows_in
 
 PREPARED = ("data", "weights", "features")
 """Stages that only others read: what is missing for want of one says so."""
@@ -54,8 +54,7 @@ def _by_sample(output: Path) -> bool:
 def _left_out(inputs: Mapping[str, Path]) -> Iterator[tuple[str, int]]:
     """Roles whose rows leave out what is broken, and how much."""
     for role, path in sorted(inputs.items()):
-        rows = read_rows(path / "rows.json") if (path / "rows.json").is_file() else []
-        if count := max((row.left_out or 0 for row in rows), default=0):
+        if count := max((row.left_out or 0 for row in rows_in(path)), default=0):
             yield role, count
 
 

@@ -29,7 +29,7 @@ from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
 from dinoskip.pipeline.variants import Variant
 from dinoskip.records import ImageRecords, read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_in
 from visualize import figures
 from visualize.paper import published
 from visualize.paper.others import OTHERS, beside
@@ -111,23 +111,17 @@ def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]
     grouped: dict[str, list[EvalResult]] = {variant.name: [] for variant in task.settings.variants}
     baselines: dict[EvalResult, None] = {}
     for role, path in sorted(task.inputs.items()):
-        if (path / "rows.json").is_file():
-            for row in note_unfinished(read_rows(path / "rows.json"), role, task.settings.missing):
-                if row.is_baseline:
-                    baselines[row] = None
-                else:
-                    grouped[row.model].append(row)
+        for row in note_unfinished(rows_in(path), role, task.settings.missing):
+            if row.is_baseline:
+                baselines[row] = None
+            else:
+                grouped[row.model].append(row)
     return grouped, list(baselines)
 
 
 def _records(task: Task) -> dict[EvalResult, ImageRecords]:
     """What each image contributes to the rows of every evaluation that kept it."""
-    return {
-        row: records
-        for path in task.inputs.values()
-        if (path / "rows.json").is_file()
-        for row, records in read_records(path).items()
-    }
+    return {row: records for path in task.inputs.values() for row, records in read_records(path).items()}
 
 
 def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
