@@ -52,9 +52,7 @@ class Case:
 
 
 _VOC = {"kind": "voc", "root": "voc_mini/VOCdevkit", "year": 2012}
-_COCO = {
-    "kind": "coco_json", "root": "coco_mini/val2017", "annotations": "../annotations/instances_val2017.json",
-}  # fmt: skip
+_COCO = {"kind": "coco_json", "root": "coco_mini/val2017", "annotations": "../annotations/instances_val2017.json"}
 _CLASSES = {"kind": "folder", "root": "imagenette_mini"}
 _ROOMS = {"kind": "rooms", "images": 6, "size": 560}
 _SLIDES = {"protocol": "dinov2", "size": 644, "stride": 420, "iterations": 2, "batch_size": 1}
@@ -153,9 +151,7 @@ def row(case: Case, measured: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-COLUMNS = (
-    "task", "passes", "forward, s", "features, s", "task, s", "own", "planned, s", "memory, GiB", "disk, MiB",
-)  # fmt: skip
+COLUMNS = ("task", "passes", "forward, s", "features, s", "task, s", "own", "planned, s", "memory, GiB", "disk, MiB")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -205,9 +205,7 @@ def print_shares(gpus: list[int]) -> None:
     for name in MODELS:
         with torch.device("meta"):
             student = student_of(create_model(name), *HEAD)
-        image = dino_step_flops(
-            VitConfig(name=name), head=HEAD, global_size=GLOBAL, local_size=LOCAL, num_local=LOCALS
-        )  # fmt: skip
+        image = dino_step_flops(VitConfig(name=name), head=HEAD, global_size=GLOBAL, local_size=LOCAL, num_local=LOCALS)
         for config in (SoapConfig(), EcsConfig(), EcsConfig(max_precond_dim=4096), KLShampooConfig()):
             side = "" if config.max_precond_dim == type(config)().max_precond_dim else f", {config.max_precond_dim:,}"
             optimizer = build_optimizer(student, config)

@@ -67,9 +67,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
                 scores[label].append(of_label)
             if strip is not None:
                 strip.write(given.out / "strips" / f"{number:04d}")
-    row = row_like(
-        given, "video", n=len(dataset.sequences), protocol=config.label, resolution=config.resolution
-    )  # fmt: skip
+    row = row_like(given, "video", n=len(dataset.sequences), protocol=config.label, resolution=config.resolution)
     recorded = []
     for label, place in places.items():
         recorded += _rows(place.row(row), scores[label])
@@ -87,7 +85,8 @@ def _follow(
     places, config = passes.places, passes.config
     first = sequence.label(0)
     shape = (int(first.shape[0]), int(first.shape[1]))
-    objects = int(np.where(first == VOID, 0, first).max())
+    repeated = np.where(first == VOID, 0, first).astype(np.uint8)
+    objects = int(repeated.max())
     if not objects:
         raise DataError(f"{sequence.annotations[0]}: has no object, there is nothing to follow")
     patch = passes.backbone.patch_size
@@ -98,7 +97,6 @@ def _follow(
     memories: dict[str, VideoMemory] = {}
     values: dict[str, list[NDArray[np.float64]]] = {label: [] for label in (*places, FIRST_MASK)}
     first_facet = next(iter(places.values())).facet
-    repeated = np.where(first == VOID, 0, first).astype(np.uint8)
     for index, tokens in enumerate(passes.tokens(sequence, size)):
         truth = checked_label(sequence, index, shape)
         if strip is not None:
@@ -139,9 +137,9 @@ def _rows(template: EvalResult, videos: Sequence[_VideoScores]) -> list[Recorded
     named = {"J&F": both, **sums}
     rows = mean_rows(template, [(metric, mean_record(scores, counts)) for metric, scores in named.items()])
     for name, of in (("J", j), ("F", f)):
-        for what in ("recall", "decay"):
-            value = float(np.concatenate([getattr(scores, what) for scores in of]).mean())
-            rows.append(RecordedRow(replace(template, metric=f"{name} {what}", value=100 * value)))
+        for part in ("recall", "decay"):
+            value = float(np.concatenate([getattr(scores, part) for scores in of]).mean())
+            rows.append(RecordedRow(replace(template, metric=f"{name} {part}", value=100 * value)))
     return rows
 
 

@@ -29,7 +29,7 @@ def load_frame(path: Path, size: tuple[int, int]) -> Tensor:
 
 
 class FramePasses:
-    """Passes frames through ``backbone``; ``blocks`` under ``norm``."""
+    """Passes frames through ``backbone``, to be read at ``places``."""
 
     def __init__(self, backbone: Backbone, places: Mapping[str, Place], config: VideoConfig, workers: int) -> None:
         self.backbone, self.places, self.config = backbone, places, config
