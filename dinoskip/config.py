@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.files import read_regular
@@ -38,17 +38,14 @@ def implementation(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-N = TypeVar("N", int, float)
+V = TypeVar("V")
 
 
-def no_duplicates(values: tuple[N, ...]) -> tuple[N, ...]:
+def no_duplicates(values: tuple[V, ...]) -> tuple[V, ...]:
     """A validator: no value may come twice."""
     if len(set(values)) != len(values):
         raise ValueError("a value is given twice")
     return values
-
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 def as_tuple(value: object) -> object:
@@ -56,6 +53,11 @@ def as_tuple(value: object) -> object:
     return () if value is None else (value,) if isinstance(value, str | int | float) else value
 
 
+Distinct = Annotated[tuple[V, ...], AfterValidator(no_duplicates)]
+"""Values of which none comes twice."""
+OneOrSeveral = Annotated[Distinct[V], BeforeValidator(as_tuple)]
+"""The same, or one value on its own."""
+Positive = Annotated[float, Field(gt=0)]
 Block = Annotated[int, Field(ge=1)]
 Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(no_duplicates)]
 """Blocks that are evaluated together: two or more, all different."""

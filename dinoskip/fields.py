@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dinoskip.config import Config, as_tuple, no_duplicates
+from dinoskip.config import Config, OneOrSeveral, as_tuple
 from dinoskip.read_points import Facet
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -23,9 +23,7 @@ Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
 """Keys of a study's ``data``."""
 
 
-Facets = Annotated[
-    tuple[Facet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
-]
+Facets = Annotated[OneOrSeveral[Facet], AfterValidator(not_empty)]
 """Where blocks are read (docs/concepts/read_points.md)."""
 READ_AT = "where blocks are read: one or several (docs/concepts/read_points.md); what is shown is of the first"
 

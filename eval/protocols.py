@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import model_validator
 
-from dinoskip.config import Config, dump, no_duplicates
+from dinoskip.config import Config, Distinct, Positive, dump
 from dinoskip.tasks import TaskOption
 
-Positive = Annotated[float, Field(gt=0)]
-LearningRates = Annotated[tuple[Positive, ...], AfterValidator(no_duplicates)]
+LearningRates = Distinct[Positive]
 """One head each."""
 
 

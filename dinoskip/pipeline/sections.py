@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from dinoskip.config import Config, Multiscale, as_tuple, no_duplicates
+from dinoskip.config import Config, Multiscale, OneOrSeveral
 from dinoskip.data.sets import DatasetConfig
 from dinoskip.fields import Name, not_empty
 from dinoskip.init.config import ModelConfig
@@ -69,9 +69,9 @@ class EvaluateBase(Config):
     multiscale: Multiscale | Literal["quarters"] | None = Field(
         None, description="blocks that are evaluated together; quarters: at each quarter of the depth, 3 6 9 12 of 12"
     )
-    norm: Annotated[
-        tuple[Norm, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
-    ] = Field(("final",), description="one or several: probes are of each, all else is of the first")
+    norm: Annotated[OneOrSeveral[Norm], AfterValidator(not_empty)] = Field(
+        ("final",), description="one or several: probes are of each, all else is of the first"
+    )
 
     features: Literal["keep", "window"] = Field(
         "keep", description="keep: in stores on disk; window: computed as they are read, or stored until used up"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey, RawConfig, merge, no_duplicates, validate
+from dinoskip.config import Config, Distinct, OmitDefaultFromKey, RawConfig, merge, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.networks import Network, known_network, network_of_config
@@ -30,8 +30,8 @@ class VariantsConfig(Config):
 
     model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")
     optimizer: tuple[str | dict[str, Any], ...] = Field(({},), description="changes to optimizer, or a name each")
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], OmitDefaultFromKey(), AfterValidator(no_duplicates)] = (
-        Field((), description="of training: each combination is trained with each; default: seed alone")
+    seeds: Annotated[Distinct[Annotated[int, Field(ge=0)]], OmitDefaultFromKey()] = Field(
+        (), description="of training: each combination is trained with each; default: seed alone"
     )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from dinoskip.config import as_tuple, no_duplicates
+from dinoskip.config import OneOrSeveral
 from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -54,9 +54,7 @@ class ClusteringConfig(ProtocolConfig):
     protocol: ClusterProtocol = Field(
         "ours", description="gives all settings below that are not given themselves (docs/parts.md)"
     )
-    clusters: Annotated[tuple[Number, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates)] = Field(
-        (), description="how many, one or several; default: as many as classes"
-    )
+    clusters: OneOrSeveral[Number] = Field((), description="how many, one or several; default: as many as classes")
     fitted_on: Literal["train", "val"] = Field("train", description="whose patches are clustered")
     sizing: Literal["bicubic", "bilinear", "crop"] = Field(
         "bicubic", description="images square by such resizing, or the centre of the short side, nearest and mirrored"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from dinoskip.config import no_duplicates
+from dinoskip.config import Distinct
 from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -26,7 +26,7 @@ class CorrespondenceConfig(ProtocolConfig):
         "dift", description="how images are sized, where features are read, what counts as a hit"
     )
     size: int = Field(768, ge=16, description="side in pixels of the square input; default: the protocol's")
-    alphas: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], AfterValidator(no_duplicates)] = Field(
+    alphas: Distinct[Annotated[float, Field(gt=0, le=1)]] = Field(
         (0.01, 0.05, 0.1, 0.15, 0.2), min_length=1, description="how far a hit may lie off, as a share of the object"
     )
     pictures: int = Field(4, ge=0, le=1000, description="pairs that are drawn for the gallery")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
+from dinoskip.config import Config, Distinct, OmitDefaultFromKey
 
 Backend = Literal["torch", "faiss", "ivf"]
 
@@ -14,7 +14,7 @@ Backend = Literal["torch", "faiss", "ivf"]
 class KnnConfig(Config):
     """Weighted k-NN on CLS features, as in DINO (docs/protocols.md): neighbours, votes, what finds the neighbours."""
 
-    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
+    k: Distinct[Annotated[int, Field(ge=1)]] = Field(
         (10, 20), min_length=1, description="numbers of neighbours; each gives its own rows"
     )
     temperature: Annotated[float, OmitDefaultFromKey()] = Field(

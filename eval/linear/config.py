@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from dinoskip.config import no_duplicates
-from eval.protocols import LearningRates, Positive, ProtocolConfig
+from dinoskip.config import Distinct, Positive
+from eval.protocols import LearningRates, ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -43,10 +43,10 @@ class LinearConfig(ProtocolConfig):
 
     protocol: ProtocolName = Field("dinov2", description="gives all settings below that are not given themselves")
     norm: Literal["none", "final", "layer"] = Field("final", description="of the features that heads read")
-    last: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
+    last: Distinct[Annotated[int, Field(ge=1)]] = Field(
         (1, 4), min_length=1, description="class tokens of so many blocks, up to every block, joined"
     )
-    inputs: Annotated[tuple[Input, ...], AfterValidator(no_duplicates)] = Field(
+    inputs: Distinct[Input] = Field(
         ("cls", "cls+mean"), min_length=1, description="with the mean patch token of the last of them, or without"
     )
     learning_rates: LearningRates = Field(

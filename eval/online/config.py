@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import Config, Distinct, no_duplicates
 from eval.protocols import LearningRates
 
 Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]
@@ -30,9 +30,7 @@ class OnlineKnnConfig(Config):
 
     dataset: str = Field(description="key of data, with classes")
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")
-    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
-        (10,), min_length=1, description="numbers of neighbours"
-    )
+    k: Distinct[Annotated[int, Field(ge=1)]] = Field((10,), min_length=1, description="numbers of neighbours")
     blocks: Blocks = Field((0,), description="all, or from 1; 0 is the last, -1 the one before it")
     train_images: int = Field(5000, ge=1, description="neighbours are looked for among so many")
     val_images: int = Field(1000, ge=1, description="images that are classified")

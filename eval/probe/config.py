@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import OmitDefaultFromKey, as_tuple, no_duplicates
+from dinoskip.config import OmitDefaultFromKey, OneOrSeveral
 from eval.protocols import LearningRates, ProtocolConfig
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
@@ -86,9 +86,9 @@ class ProbeConfig(ProtocolConfig):
     learning_rates: LearningRates = Field(
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
     )
-    weight_decay: Annotated[
-        tuple[NotNegative, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), Field(min_length=1)
-    ] = Field((1e-4,), description="one or several, each with every learning rate")
+    weight_decay: OneOrSeveral[NotNegative] = Field(
+        (1e-4,), min_length=1, description="one or several, each with every learning rate"
+    )
     schedule: Literal["cosine", "poly", "step", "constant"] = Field(
         "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, as_tuple, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, OneOrSeveral
 
 IndexName = Literal["flat", "ivf"]
-Fraction = Annotated[int, Field(ge=2)]
 
 
 class RetrievalConfig(Config):
@@ -20,12 +19,12 @@ class RetrievalConfig(Config):
     k: int = Field(30, ge=1, description="remembered patches that label one patch")
     temperature: float = Field(0.02, gt=0, description="labels are weighted by softmax(cosine / temperature)")
     index: IndexName = Field("flat", description="flat is exact, ivf faster")
-    few: Annotated[
-        tuple[Fraction, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), OmitDefaultFromKey()
-    ] = Field((), description="n: also with 1/n of the training images, drawn by class; [8, 64, 128] as published")
-    draws: Annotated[
-        tuple[int, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), OmitDefaultFromKey()
-    ] = Field((42, 400, 783, 1293, 4019), min_length=2, description="seeds of the draws of few, whose mean is reported")
+    few: Annotated[OneOrSeveral[Annotated[int, Field(ge=2)]], OmitDefaultFromKey()] = Field(
+        (), description="n: also with 1/n of the training images, drawn by class; [8, 64, 128] as published"
+    )
+    draws: Annotated[OneOrSeveral[int], OmitDefaultFromKey()] = Field(
+        (42, 400, 783, 1293, 4019), min_length=2, description="seeds of the draws of few, whose mean is reported"
+    )
 
     @model_validator(mode="after")
     def _enough_memory(self) -> Self:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, OneOrSeveral
 from dinoskip.cut_protocols import CutProtocol
-
-
-def _single(value: object) -> object:
-    return (value,) if isinstance(value, int | float) else value
 
 
 class TokenCutConfig(Config):
@@ -21,9 +17,9 @@ class TokenCutConfig(Config):
     for all values of ``tau``.
     """
 
-    tau: Annotated[
-        tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
-    ] = Field((0.2,), min_length=1, description="one or several; what is shown is of the first")
+    tau: OneOrSeveral[Annotated[float, Field(ge=0, lt=1)]] = Field(
+        (0.2,), min_length=1, description="one or several; what is shown is of the first"
+    )
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
     overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")

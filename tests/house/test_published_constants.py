@@ -55,7 +55,7 @@ IN_CODE = {
     "dinoskip.data.crops:RATIO": [3 / 4, 4 / 3],  # RandomResizedCrop's default
     "dinoskip.data.augment:MEAN": [0.485, 0.456, 0.406],  # DataAugmentationDINO
     "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
-    "eval.knn.classify:knn_classify.temperature": 0.07,  # eval_knn.py
+    "eval.knn.classify:knn_predictions.temperature": 0.07,  # eval_knn.py
     "dinoskip.data.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
     "dinoskip.data.masks:TRIES": 10,
     "dinoskip.init.calibrated:calibrated_.centring": 0.5,  # docs/initialisations.md

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
-from dinoskip.config import Config, as_tuple, no_duplicates
+from dinoskip.config import Config, OneOrSeveral
 
 PaperTable = Literal[
     "paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3",
@@ -22,7 +22,7 @@ class ReportConfig(Config):
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", max_length=1200, description="shown below the title: what was run, what it says")
-    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates)] = Field(
+    compare: OneOrSeveral[PaperTable] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
     costs: bool = Field(

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from dinoskip.config import Config, dump, merge, no_duplicates, settings_for_key
+from dinoskip.config import Config, Distinct, Positive, dump, merge, settings_for_key
 from dinoskip.console import log, read_metrics
 from dinoskip.data.shards import Source
 from dinoskip.errors import NonFiniteError
@@ -50,7 +50,7 @@ class SweepSection(Config):
     answers the most frequent class; a report gives no verdict on a network whose rate is not.
     """
 
-    lr: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
+    lr: Distinct[Positive] = Field(
         min_length=2, description="peak learning rates per 256 images, in place of optimizer.lr; five or more"
     )
     extend: int = Field(4, ge=0, description="further rates tried at most, while the best is the lowest or highest")
