@@ -23,7 +23,7 @@ def test_a_number_from_failed_cuts_says_so_instead_of_an_interval(
         "CorLoc", 4.2, "tokencut", "12", "voc", "val", 100, model="a", low=1.0, high=9.0,
         protocol="tokencut tau=0.2", degenerate=complete, complete=complete,
     )  # fmt: skip
-    runner: Any = SimpleNamespace(planner=SimpleNamespace(nodes=[]))
+    runner: Any = SimpleNamespace(published=dict)
     print_results(runner, [row])
     printed = capsys.readouterr().out
     assert ("4.2 (1.0-9.0)" in printed) == (not complete)
