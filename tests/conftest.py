@@ -12,9 +12,12 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
 )
 
 
+AS_IMPORTED = log.handlers[:], log.level, log.propagate
+
+
 @pytest.fixture(autouse=True)
-def no_handler_left() -> Iterator[None]:
-    """A test that runs the command line in this process leaves a handler on its captured, soon closed stderr."""
-    before = log.handlers[:], log.level, log.propagate
+def log_as_imported() -> Iterator[None]:
+    """A test or a module's fixture that runs the command line in this process leaves a handler on its closed stderr."""
+    log.handlers[:], log.level, log.propagate = AS_IMPORTED
     yield
-    log.handlers[:], log.level, log.propagate = before
+    log.handlers[:], log.level, log.propagate = AS_IMPORTED

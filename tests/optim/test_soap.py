@@ -280,7 +280,6 @@ def test_a_product_that_overflows_is_done_in_float64(solve: Solve, caplog: pytes
     assert not torch.isfinite(new[1]).all(), "the float32 path was expected to fail here"
     incidents = Incidents()
     with caplog.at_level(logging.WARNING, "dinoskip"):
-        logging.getLogger("dinoskip").propagate = True
         repair_(new, order, given, old, solve, incidents, "stack")
     assert (incidents.retried, incidents.kept) == (1, 0)
     expected, places = solve(small.double(), old.double())
