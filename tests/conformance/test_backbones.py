@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from timm.models.eva import Eva, EvaBlockPostNorm
+from timm.models.eva import EvaBlockPostNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -173,8 +172,6 @@ MAKERS: dict[str, Maker] = {
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if request.param.startswith("hf ") and importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
-    if request.param == "timm rope q/k norm" and "qk_norm" not in signature(Eva).parameters:
-        pytest.skip("timm before 1.0.30 has no such network")
     return MAKERS[request.param](tmp_path_factory.mktemp("published"))
 
 

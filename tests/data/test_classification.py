@@ -14,7 +14,6 @@ import timm.data.mixup
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packaging.version import Version
 from PIL import Image
 from timm.data.auto_augment import RandAugment
 from timm.data.random_erasing import RandomErasing
@@ -79,9 +78,6 @@ class _Numpy:
         return getattr(np, name)
 
 
-@pytest.mark.skipif(
-    Version(timm.__version__) < Version("1.0.30"), reason="earlier timm cuts one pixel less at odd sizes"
-)
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 1.0), (0.8, 0.0), (0.0, 1.0)])
 def test_a_pair_is_mixed_as_by_timm_with_the_same_draws(
     mixup: float, cutmix: float, monkeypatch: pytest.MonkeyPatch

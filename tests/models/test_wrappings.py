@@ -233,7 +233,6 @@ def test_transformers_names_need_their_configuration(tmp_path: Path) -> None:
         load_backbone(str(tmp_path / "w.bin"))
 
 
-@pytest.mark.skipif(not timm.is_model("vit_tiny_patch16_dinov3_qkvb"), reason="timm before 1.0.28 has no such network")
 def test_dinov3_is_timms_network_of_its_width(tmp_path: Path) -> None:
     made = timm.create_model("vit_tiny_patch16_dinov3_qkvb", depth=2, num_classes=0).eval()
     state = renamed(made.state_dict(), ("reg_token", "storage_tokens"), ("gamma_1", "ls1.gamma"))
