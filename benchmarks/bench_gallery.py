@@ -84,15 +84,15 @@ def column(name: str, ids: tuple[str, ...], seed: int, side: int) -> GalleryMode
 
 def images(folder: Path, count: int) -> list[GalleryImage]:
     """``count`` crops of four photographs, 500 x 375, with labels and a box."""
-    made = []
+    pictures = []
     for number in range(count):
         pixels = np.ascontiguousarray(getattr(photographs, PHOTOS[number % len(PHOTOS)])())
         path = folder / f"{number:03d}.jpg"
         Image.fromarray(np.roll(pixels, 7 * number, axis=1)).resize((500, 375)).save(path, quality=90)
         label = np.zeros((375, 500), np.uint8)
         label[60:300, 80:400] = 1 + number % (CLASSES - 1)
-        made.append(GalleryImage(f"{number:03d}", path, label, np.array([[80, 60, 400, 300]], np.float32)))
-    return made
+        pictures.append(GalleryImage(f"{number:03d}", path, label, np.array([[80, 60, 400, 300]], np.float32)))
+    return pictures
 
 
 def layers_of(model: GalleryModel, views: PcaViews, number: int, row: int, image: GalleryImage) -> dict[str, Maps]:

@@ -34,11 +34,11 @@ def tokens_on_disk(folder: Path, name: str, count: int, blocks: int) -> dict[int
     rng = np.random.default_rng(0)
     maps = {}
     for block in range(1, blocks + 1):
-        some = rng.standard_normal((32, GRID[0] * GRID[1], DIM), dtype=np.float32).astype(np.float16)
+        tokens = rng.standard_normal((32, GRID[0] * GRID[1], DIM), dtype=np.float32).astype(np.float16)
         path = folder / f"{name}{block}.npy"
-        stored = np.lib.format.open_memmap(path, "w+", np.float16, (count, *some.shape[1:]))
-        for at in range(0, count, len(some)):
-            stored[at : at + 32] = some[: count - at]
+        stored = np.lib.format.open_memmap(path, "w+", np.float16, (count, *tokens.shape[1:]))
+        for at in range(0, count, len(tokens)):
+            stored[at : at + 32] = tokens[: count - at]
         del stored
         maps[block] = np.load(path, mmap_mode="r")
     return maps

@@ -50,14 +50,14 @@ def measured(title: str, build: Callable[[], Callable[[], Found]], queries: int)
     """Build and search; the line to print, and what was found."""
     times: list[float] = []
     search: list[Callable[[], Found]] = []
-    found: list[Found] = []
+    neighbours: list[Found] = []
 
     def both() -> None:
         times.append(seconds(lambda: search.append(build())))
-        times.append(seconds(lambda: found.append(search[0]())))
+        times.append(seconds(lambda: neighbours.append(search[0]())))
 
     memory = peak(both)
-    return f"{title:6s}{times[0]:10.1f} s{1000 * times[1] / queries:12.2f} ms{memory / 1e9:12.2f} GB", found[0]
+    return f"{title:6s}{times[0]:10.1f} s{1000 * times[1] / queries:12.2f} ms{memory / 1e9:12.2f} GB", neighbours[0]
 
 
 def main() -> int:

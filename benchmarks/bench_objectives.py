@@ -192,8 +192,8 @@ def measure(objective: str, model: str, batch: int, size: int, repeats: int) -> 
     times: dict[str, list[float]] = {"ours": [], "plain": []}
     losses = {}
     for name in times:  # the first step of each begins with the same weights
-        made = job.pretrain.build(job, 10, DEVICE)
-        losses[name] = steps_of(made, job, views)[name]()
+        objective_built = job.pretrain.build(job, 10, DEVICE)
+        losses[name] = steps_of(objective_built, job, views)[name]()
     steps = steps_of(job.pretrain.build(job, 10, DEVICE), job, views)
     for _ in range(repeats + 1):
         for name, step in steps.items():

@@ -58,8 +58,8 @@ class Peer:
         from visbench.data.dense import DenseFolderDataset, load_label_map  # as above
 
         def tokens(model: Any, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
-            made = model.forward_features(images)
-            return made[:, 1:], made[:, 0], (size // 16, size // 16)
+            features = model.forward_features(images)
+            return features[:, 1:], features[:, 0], (size // 16, size // 16)
 
         normalise = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         resize = transforms.Resize((size, size), transforms.InterpolationMode.BICUBIC)

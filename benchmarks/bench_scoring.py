@@ -81,13 +81,13 @@ def main() -> None:
             different = int((upsampled_classes(logits, size) != baseline(logits, size)).sum())
             pairs = []
             for _ in range(options.repeats):
-                mine = statistics.median(seconds(lambda z=logits, s=size: upsampled_classes(z, s)) for _ in range(3))
-                pairs.append((seconds(lambda z=logits, s=size: baseline(z, s)) / mine, mine))
-            ratio, mine = (statistics.median(column) for column in zip(*pairs, strict=True))
+                time = statistics.median(seconds(lambda z=logits, s=size: upsampled_classes(z, s)) for _ in range(3))
+                pairs.append((seconds(lambda z=logits, s=size: baseline(z, s)) / time, time))
+            ratio, time = (statistics.median(column) for column in zip(*pairs, strict=True))
             pixels = len(logits) * size[0] * size[1]
             print(
                 f"{classes:4d} classes, {size[1]}x{size[0]}, {len(logits)} heads, {name:12s}: {ratio:5.1f} x "
-                f"({mine * 1e3:.1f} ms against {mine * ratio * 1e3:.0f}); {different} of {pixels:,} pixels differ"
+                f"({time * 1e3:.1f} ms against {time * ratio * 1e3:.0f}); {different} of {pixels:,} pixels differ"
             )
 
 

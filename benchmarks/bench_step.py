@@ -70,12 +70,12 @@ def plain_ema(dino: DINO) -> None:
 
 def unfused(dino: DINO) -> DINO:
     """A copy whose attention writes its probabilities out."""
-    made = copy.deepcopy(dino)
-    for network in (made.student, made.teacher):
+    copied = copy.deepcopy(dino)
+    for network in (copied.student, copied.teacher):
         for module in network.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = False
-    return made
+    return copied
 
 
 def plain_step(

@@ -74,10 +74,10 @@ def compare(fast: Callable[[], object], slow: Callable[[], object], repeats: int
     """Return (median ratio, fast seconds, slow seconds): a slow call against the median of 5 fast ones beside it."""
     rows = []
     for _ in range(repeats):
-        mine = statistics.median(seconds(fast) for _ in range(5))
-        rows.append((seconds(slow) / mine, mine))
-    ratio, mine = (statistics.median(column) for column in zip(*rows, strict=True))
-    return ratio, mine, ratio * mine
+        time = statistics.median(seconds(fast) for _ in range(5))
+        rows.append((seconds(slow) / time, time))
+    ratio, time = (statistics.median(column) for column in zip(*rows, strict=True))
+    return ratio, time, ratio * time
 
 
 def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
@@ -89,7 +89,7 @@ def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
     assert isinstance(ours, TokenCut)
     if not np.array_equal(ours.component, reference_cut(tokens, grid)):
         raise SystemExit(f"another component than the reference formulation's at {grid}, seed {seed}")
-    step, mine, theirs = compare(
+    step, fast, slow = compare(
         lambda: cut_vectors(build_graphs(similarity, 0.2, 1e-5)), lambda: reference_eigen(similar), repeats
     )
     edges, vector = build_graphs(similarity, 0.2, 1e-5).edges, np.ones((1, len(tokens)))
@@ -98,7 +98,7 @@ def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
     ]
     cut, mine_cut, theirs_cut = compare(lambda: tokencut(tokens, grid), lambda: reference_cut(tokens, grid), repeats)
     print(
-        f"  {grid[0]}x{grid[1]} image {seed}: eigen {mine * 1e3:.1f} ms against {theirs * 1e3:.0f}, "
+        f"  {grid[0]}x{grid[1]} image {seed}: eigen {fast * 1e3:.1f} ms against {slow * 1e3:.0f}, "
         f"cut {mine_cut * 1e3:.1f} against {theirs_cut * 1e3:.0f}; density {similar.mean():.2f}, {ours.passes} passes "
         f"of {product[0] * 1e3:.2f} ms ({product[1] * 1e3:.2f} by a general product)"
     )

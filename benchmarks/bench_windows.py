@@ -141,12 +141,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         dataset, out = repeated(Path(scratch) / "images", count, args.size), Path(scratch) / "out"
         disk: list[int] = []
-        made: list[FeatureWindows] = []
+        opened: list[FeatureWindows] = []
 
         def evaluate() -> None:
             settings = ExportSettings("all", "key", "none", cls=False, transform=Transform(mode="native"))
             windows = FeatureWindows(backbone, dataset, settings, limit=round(args.window * 1e9))
-            made.append(windows)
+            opened.append(windows)
             given = TaskInputs(
                 TokenCutConfig(), {"store": dataset}, {"store": windows}, None, out, {}, multiscale=[3, 6, 9, 12]
             )
@@ -160,9 +160,9 @@ def main() -> int:
     bound = args.window * 1e9 + FIXED_BYTES + batch + IMAGE_BYTES * count
     print(
         f"{count:,d} images of {grid[1]} × {grid[0]} tokens, 12 blocks: "
-        f"a store would have {made[0].plan.nbytes / 1e9:,.1f} GB"
+        f"a store would have {opened[0].plan.nbytes / 1e9:,.1f} GB"
     )
-    print(f"{len(made[0].windows())} windows of {args.window:g} GB in {minutes:.1f} minutes")
+    print(f"{len(opened[0].windows())} windows of {args.window:g} GB in {minutes:.1f} minutes")
     print(
         f"memory: most {memory / 1e9:.2f} GB, bound {bound / 1e9:.2f}; "
         f"report of {args.networks} networks {report / 1e9:.2f}"

@@ -176,12 +176,12 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         for seeds in SEEDS:
             count = max(pages // 6, pages * 216 * 3 // (max(216, units) * seeds))
             none = rates(Made(units, seeds, lines=_LINES), count)
-            some = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
+            different_networks = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
             error = math.sqrt(none.pages * (100 - none.pages) / count)
             cells[0].append(f"{none.pages:.1f} ± {error:.1f}, {none.coverage:.0f}")
-            cells[1].append(f"{some.lines:.0f}")
+            cells[1].append(f"{different_networks.lines:.0f}")
             every.append((none.pages, count))
-            say(f"{units} units, {seeds} seeds: {none} of {count} pages; different {some}")
+            say(f"{units} units, {seeds} seeds: {none} of {count} pages; different {different_networks}")
         equal.append([str(units), *cells[0]])
         different.append([str(units), *cells[1]])
     total = sum(count for _, count in every)
@@ -192,8 +192,8 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         say(": ".join(special[-1]))
     rng = np.random.default_rng(0)
     for seeds in (1, 3):
-        found = [claimed(Made(60, seeds, lines=_LINES), rng) for _ in range(pages // 3)]
-        wrong = 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in found]))
+        judged = [claimed(Made(60, seeds, lines=_LINES), rng) for _ in range(pages // 3)]
+        wrong = 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in judged]))
         special.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
         say(": ".join(special[-1]))
     return [

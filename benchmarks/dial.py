@@ -57,7 +57,7 @@ at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates
 
 def stage_rows(folders: Sequence[Path]) -> list[EvalResult]:
     """Rows of the finished stages of studies, baselines once."""
-    found: dict[tuple[str, ...], EvalResult] = {}
+    unique: dict[tuple[str, ...], EvalResult] = {}
     for folder in folders:
         for task, metric in MEASURES.items():
             for path in sorted(folder.rglob(f"stages/{task}/*/ep*/*/*/rows.json")):
@@ -66,15 +66,15 @@ def stage_rows(folders: Sequence[Path]) -> list[EvalResult]:
                     if row.metric == metric:
                         model = row.model if row.is_baseline else variant
                         kept = row if row.is_baseline else row.with_context({"model": variant, "epoch": epoch})
-                        found.setdefault((task, model, str(kept.epoch), kept.block, kept.note, kept.facet), kept)
-    return sorted(found.values(), key=lambda row: (row.task, row.is_baseline, row.model, row.epoch, row.block))
+                        unique.setdefault((task, model, str(kept.epoch), kept.block, kept.note, kept.facet), kept)
+    return sorted(unique.values(), key=lambda row: (row.task, row.is_baseline, row.model, row.epoch, row.block))
 
 
 def name_of(model: str) -> tuple[str, int]:
     """Network and seed of a run: ``("mixing", 0)`` of ``mixing-soap-s0``."""
-    found = re.fullmatch(r"(\w+)-soap-s(\d+)", model)
-    assert found is not None
-    return found[1], int(found[2])
+    match = re.fullmatch(r"(\w+)-soap-s(\d+)", model)
+    assert match is not None
+    return match[1], int(match[2])
 
 
 def complete(rows: Sequence[EvalResult]) -> dict[str, set[int]]:
@@ -155,13 +155,13 @@ def _word(line: AnswerLine, silent: Mapping[Any, str]) -> str:
 def _grid(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
     """Networks × measures: the verdict as a word, and the difference."""
     measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
-    found = {(pair.first, line.benchmark): line for pair in pairs for line in pair.lines}
-    seconds = {line.benchmark: line.second for line in found.values() if line.second}
+    lines = {(pair.first, line.benchmark): line for pair in pairs for line in pair.lines}
+    seconds = {line.benchmark: line.second for line in lines.values() if line.second}
     body = [["with skips", *(f"{seconds[key].value:.1f}" if key in seconds else "" for key in measures)]]
     for pair in pairs:
         cells = []
         for key in measures:
-            line = found.get((pair.first, key))
+            line = lines.get((pair.first, key))
             known = line is not None and line.difference is not None
             cells.append(f"{_word(line, silent)} {signed(line.difference.value)}" if known else "not run")  # type: ignore[union-attr, arg-type]
         body.append([pair.first.partition("-")[0].replace("_", " "), *cells])
@@ -201,16 +201,16 @@ def _networks(rows: Sequence[EvalResult]) -> list[str]:
 
 def _by_block(rows: Sequence[EvalResult]) -> list[str]:
     """Means over the seeds that a network has, before and after, block by block."""
-    found: dict[tuple[str, str, int, str], list[float]] = {}
+    values: dict[tuple[str, str, int, str], list[float]] = {}
     for row in rows:
         if not (row.is_baseline or row.note):
-            found.setdefault((row.task, name_of(row.model)[0], row.epoch, row.block), []).append(row.value)
+            values.setdefault((row.task, name_of(row.model)[0], row.epoch, row.block), []).append(row.value)
     blocks = [str(block) for block in range(1, DEPTH + 1)]
     body = []
     for task, metric in MEASURES.items():
         for name in NETWORKS:
             for epoch in (0, EPOCH):
-                every = [found.get((task, name, epoch, block)) for block in blocks]
+                every = [values.get((task, name, epoch, block)) for block in blocks]
                 if any(every):
                     cells = [f"{statistics.mean(values):.1f}" if values else "" for values in every]
                     body.append([metric, name, "after" if epoch else "before", *cells])

@@ -80,11 +80,11 @@ def read_rates() -> list[dict[str, str]]:
 
 def means(rates: Sequence[Mapping[str, str]], network: str) -> dict[float, float]:
     """Mean mIoU over seeds by rate, ascending, of the rates that have all seeds."""
-    found: dict[float, dict[str, float]] = {}
+    by_rate: dict[float, dict[str, float]] = {}
     for row in rates:
         if row["network"] == network:
-            found.setdefault(float(row["lr"]), {})[row["seed"]] = float(row["miou"])
-    return {lr: statistics.mean(by.values()) for lr, by in sorted(found.items()) if len(by) == len(RATE_SEEDS)}
+            by_rate.setdefault(float(row["lr"]), {})[row["seed"]] = float(row["miou"])
+    return {lr: statistics.mean(by.values()) for lr, by in sorted(by_rate.items()) if len(by) == len(RATE_SEEDS)}
 
 
 def next_rate(by_rate: Mapping[float, float]) -> float | None:
@@ -149,12 +149,12 @@ def run_one(network: str, seed: int, place: Place) -> None:
     lr, variant = chosen_rate(network, place), f"{network}-soap-s{seed}"
     for config in ("evidence.yaml", "evidence_double.yaml"):
         dinoskip(config, place, f"optimizer.lr={lr!r}", "--variant", variant, "--until", "knn")
-    found = [row for path in outputs(place, "evidence", variant, "rows.json") for row in read_rows(path)]
+    rows = [row for path in outputs(place, "evidence", variant, "rows.json") for row in read_rows(path)]
     seconds = sum(float(read_json(path)["seconds"]) for path in outputs(place, "evidence", variant, "timing.json"))
     version, machine = _about()
     extra = dict(zip(_MORE_FIELDS, (repr(lr), f"{seconds:.0f}", machine, version), strict=True))
     names = [field.name for field in fields(EvalResult)]
-    kept: list[dict[str, Any]] = [{**row.plain(), **extra} for row in found if row.metric != "mAcc" and not row.note]
+    kept: list[dict[str, Any]] = [{**row.plain(), **extra} for row in rows if row.metric != "mAcc" and not row.note]
     write_csv(RESULTS / "rows.csv.gz", (*names, *_MORE_FIELDS), [*read_all(), *kept])
     log.info("evidence: %s: %d rows, %.0f s", variant, len(kept), seconds)
 

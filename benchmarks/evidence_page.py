@@ -97,11 +97,11 @@ def name_of(model: str) -> tuple[str, int]:
 
 def runs_of(rows: Rows) -> dict[str, list[int]]:
     """The seeds that each network has."""
-    found: dict[str, set[int]] = {network: set() for network in NETWORKS}
+    seeds_of: dict[str, set[int]] = {network: set() for network in NETWORKS}
     for model in {row["model"] for row in rows if not row["model"].startswith("baseline")}:
         network, seed = name_of(model)
-        found[network].add(seed)
-    return {network: sorted(seeds) for network, seeds in found.items()}
+        seeds_of[network].add(seed)
+    return {network: sorted(seeds) for network, seeds in seeds_of.items()}
 
 
 def by_block(rows: Rows, measure: Measure, model: str) -> dict[int, float]:
@@ -144,12 +144,12 @@ def second_study(rows: Rows) -> list[str]:
 def by_seed(rows: Rows, measure: Measure, network: str) -> dict[int, float]:
     """Mean over blocks 5 to 12 of every run of a network that has the measure; of the first one above colours."""
     above = (floor(rows, measure, "colours") or 0.0) if measure is PRIMARY[0] else 0.0
-    found = {}
+    means = {}
     for seed in runs_of(rows)[network]:
         values = by_block(rows, measure, f"{network}-soap-s{seed}")
         if all(block in values for block in BLOCKS):
-            found[seed] = statistics.mean(values[block] for block in BLOCKS) - above
-    return found
+            means[seed] = statistics.mean(values[block] for block in BLOCKS) - above
+    return means
 
 
 @dataclass(frozen=True)
@@ -320,11 +320,11 @@ def _curves(rows: Rows) -> list[str]:
 def _rates(rates: Rows) -> list[str]:
     lines = []
     for network in NETWORKS:
-        found: dict[float, list[float]] = {}
+        by_rate: dict[float, list[float]] = {}
         for row in rates:
             if row["network"] == network:
-                found.setdefault(float(row["lr"]), []).append(float(row["miou"]))
-        for lr, values in sorted(found.items()):
+                by_rate.setdefault(float(row["lr"]), []).append(float(row["miou"]))
+        for lr, values in sorted(by_rate.items()):
             lines.append([network, f"{lr:g}", _number(statistics.mean(values)), str(len(values))])
     return markdown_table(["network", "rate", "mIoU, blocks 3-12", "seeds"], lines)
 

@@ -42,28 +42,28 @@ def truth(label: np.ndarray, kind: str, grid: tuple[int, int]) -> tuple[np.ndarr
     """Foreground and counted pixels as shares of the cells of a grid: float (h, w) each."""
     rows = np.arange(label.shape[0]) * grid[0] // label.shape[0]
     columns = np.arange(label.shape[1]) * grid[1] // label.shape[1]
-    found, counted = np.zeros(grid), np.zeros(grid)
-    np.add.at(found, (rows[:, None], columns[None]), np.isin(label, list(THINGS[kind])).astype(float))
+    things, counted = np.zeros(grid), np.zeros(grid)
+    np.add.at(things, (rows[:, None], columns[None]), np.isin(label, list(THINGS[kind])).astype(float))
     np.add.at(counted, (rows[:, None], columns[None]), (label != 255).astype(float))
-    return found, counted
+    return things, counted
 
 
 def iou(masks: Sequence[np.ndarray], truths: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     """IoU in pixels over images, of masks whose cells are whole."""
-    hit = sum(float(found[mask].sum()) for mask, (found, _) in zip(masks, truths, strict=True))
+    hit = sum(float(things[mask].sum()) for mask, (things, _) in zip(masks, truths, strict=True))
     union = sum(
-        float(counted[mask].sum() + found[~mask].sum()) for mask, (found, counted) in zip(masks, truths, strict=True)
+        float(counted[mask].sum() + things[~mask].sum()) for mask, (things, counted) in zip(masks, truths, strict=True)
     )
     return hit / union if union else 0.0
 
 
 def signs(scores: Sequence[np.ndarray], attention: Sequence[np.ndarray] | None) -> dict[str, float]:
     """The sign that each rule gives the scores (h, w) of the images of a group."""
-    found = {"skewness": 1.0, "border": border_sign(scores)}
+    sign_by_rule = {"skewness": 1.0, "border": border_sign(scores)}
     if attention is not None:
         weights, values = np.concatenate([a.ravel() for a in attention]), np.concatenate([s.ravel() for s in scores])
-        found["attention"] = -1.0 if (weights * values).sum() / weights.sum() < values.mean() else 1.0
-    return found
+        sign_by_rule["attention"] = -1.0 if (weights * values).sum() / weights.sum() < values.mean() else 1.0
+    return sign_by_rule
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def main() -> None:
 def _judge(
     scores: Sequence[np.ndarray],
     truths: Sequence[tuple[np.ndarray, np.ndarray]],
-    found: dict[str, float],
+    sign_by_rule: dict[str, float],
     right: dict[tuple[int, str], list[bool]],
     fits: dict[tuple[int, str], list[float]],
     block: int,
@@ -118,9 +118,9 @@ def _judge(
         return iou([sign * score > 0 for score in scores], truths)
 
     better = 1.0 if fit(1.0) >= fit(-1.0) else -1.0
-    for rule, sign in found.items():
+    for rule, sign in sign_by_rule.items():
         right[block, rule].append(sign == better)
-    fits[block, "border"].append(fit(found["border"]))
+    fits[block, "border"].append(fit(sign_by_rule["border"]))
     fits[block, "best side"].append(fit(better))
     fits[block, "all"].append(iou([np.ones(score.shape, bool) for score in scores], truths))
 
@@ -138,8 +138,8 @@ def _print(args: Any, count: int, size: int, blocks: Sequence[int], right: Any, 
     print("| all | " + " | ".join(totals) + " | | | |\n")
     print("| block | outliers, % of tokens | their mean norm | median norm |\n|---:|---:|---:|---:|")
     for block in blocks:
-        found = count_outliers(every[block])
-        print(f"| {block} | {100 * found.share:.2f} | {found.norm:.1f} | {found.median:.1f} |")
+        outliers = count_outliers(every[block])
+        print(f"| {block} | {100 * outliers.share:.2f} | {outliers.norm:.1f} | {outliers.median:.1f} |")
 
 
 if __name__ == "__main__":

@@ -189,8 +189,8 @@ def measures(read: Read, data: Scenes, block: int) -> dict[str, float]:
 
 def rows_of(run: str, weights: Path, data: Scenes) -> list[dict[str, str]]:
     """A row for each measure of a network, a column for each block."""
-    found = read(load_backbone(f"weights:{weights}"), data)
-    by_block = {block: measures(found, data, block) for block in sorted(found.tokens["key"])}
+    features = read(load_backbone(f"weights:{weights}"), data)
+    by_block = {block: measures(features, data, block) for block in sorted(features.tokens["key"])}
     about = {"run": run, "weights": sha256_file(weights)}
     return [
         {**about, "measure": name, **{str(block): f"{by_block[block][name]:.2f}" for block in by_block}}

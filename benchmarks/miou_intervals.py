@@ -45,7 +45,7 @@ def population(classes: int, images: int, seed: int = 0, *, poor: bool = False) 
     frequency = np.arange(1, classes + 1) ** (-1.0 if poor else -1.2)
     frequency /= frequency.sum()
     skill = logit(np.clip(expit(rng.normal(0.5, 1.2, classes) - np.linspace(0, 1, classes)), 0.02, 0.98))
-    like = rng.integers(0, classes, (classes, 3))
+    confused = rng.integers(0, classes, (classes, 3))
     areas, labelled = np.zeros((2, images, 2, classes)), np.zeros((images, classes))
     for image in range(images):
         there = np.unique(np.r_[0, rng.choice(classes, 1 + rng.poisson(3 if poor else 2), p=frequency)])
@@ -64,7 +64,7 @@ def population(classes: int, images: int, seed: int = 0, *, poor: bool = False) 
                 present = rng.choice(there)
                 network[image, 1, present] += wrong // 2 if present != label else 0
                 if rng.random() < 0.5:
-                    network[image, 1, like[label, rng.integers(3)]] += wrong - wrong // 2
+                    network[image, 1, confused[label, rng.integers(3)]] += wrong - wrong // 2
     total = areas[0].sum(0)
     return Population(areas, labelled, np.divide(total[0], total[1], out=np.zeros(classes), where=total[1] > 0))
 
@@ -92,9 +92,9 @@ def rejected(whole: Population, images: int, samples: int, seed: int = 0) -> tup
     for _ in range(samples):
         drawn, swapped = rng.integers(0, len(whole.labelled), images), rng.integers(0, 2, images)
         first, second = (whole.areas[which, drawn].transpose(0, 2, 1) for which in (swapped, 1 - swapped))
-        found = difference([estimate(first)], [estimate(second)])
-        wrong.append(found.p < 0.05)
-        widths.append(found.high - found.low)
+        apart = difference([estimate(first)], [estimate(second)])
+        wrong.append(apart.p < 0.05)
+        widths.append(apart.high - apart.low)
     return 100 * float(np.mean(wrong)), 100 * float(np.mean(widths))
 
 

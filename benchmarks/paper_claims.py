@@ -181,20 +181,20 @@ def verdict(pairs: Sequence[SeedsComparison]) -> str:
 
 def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """The lines of the verdicts, of what could not be judged and of every comparison, as Markdown."""
-    found = corrected([pair for name, rows in studies.items() for pair in compared(name, rows)])
-    starts = list(dict.fromkeys(pair.start for pair in found))
+    comparisons = corrected([pair for name, rows in studies.items() for pair in compared(name, rows)])
+    starts = list(dict.fromkeys(pair.start for pair in comparisons))
     judged = {
         rule.text: {
-            start: [pair for pair in found if (pair.claim, pair.start) == (rule.text, start)] for start in starts
+            start: [pair for pair in comparisons if (pair.claim, pair.start) == (rule.text, start)] for start in starts
         }
         for rule in RULES
     }
     run = {text: pairs for text, pairs in judged.items() if any(pairs.values())}
-    tested = sum(not math.isnan(pair.p) for pair in found)
+    tested = sum(not math.isnan(pair.p) for pair in comparisons)
     lines = ["## Verdicts", ""]
     head = ["claim", *(f"start: {start}" for start in starts)]
     lines += markdown_rows(head, [[text, *map(verdict, pairs.values())] for text, pairs in run.items()], len(head))
-    lines += ["", f"{len(found)} comparisons; {tested} have several seeds of both networks and were tested.", ""]
+    lines += ["", f"{len(comparisons)} comparisons; {tested} have several seeds of both networks and were tested.", ""]
     lines += ["## Not judged, for nothing was run", ""]
     lines += [f"- {rule.text}: {rule.missing}" for rule in RULES if rule.text not in run]
     lines += ["- PCA pictures of skipless networks are cleaner (figure 4): rows have no pictures", ""]

@@ -30,13 +30,13 @@ def deviations(spec: str, size: int, photos: int = 4) -> dict[tuple[str, str], t
     for rule in RULES:
         backbone = load_backbone(spec, pos_embed=rule)
         features[rule] = backbone.layers(images, [backbone.depth])[backbone.depth].tokens
-    found = {}
+    differences = {}
     for first, second in combinations(RULES, 2):
         a, b = features[first], features[second]
         relative = (a - b).norm(dim=-1) / a.norm(dim=-1)
         cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)
-        found[first, second] = float(relative.max()), float(cosine.min())
-    return found
+        differences[first, second] = float(relative.max()), float(cosine.min())
+    return differences
 
 
 def main() -> None:

@@ -29,10 +29,10 @@ def values(rows: Sequence[EvalResult], network: str, task: str, facet: str) -> V
     read = [row for row in rows if _network(row) == network and (row.task, row.facet) == (task, facet)]
     last = max((row.epoch for row in read), default=0)
     kept = [row for row in read if row.metric == "mIoU" and not row.note and row.block.isdigit() and row.epoch == last]
-    found: Values = {}
+    by_block: Values = {}
     for row in sorted(kept, key=lambda row: (int(row.block), row.model)):
-        found.setdefault(int(row.block), []).append(row.value)
-    return found
+        by_block.setdefault(int(row.block), []).append(row.value)
+    return by_block
 
 
 def _network(row: EvalResult) -> str:

@@ -172,9 +172,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for case in CASES:
         if not args.tasks or case.task in args.tasks:
-            found = _alone(case, args.spec, samples, case.images or args.images)
-            rows.append(row(case, found))
-            print(" ".join(rows[-1]), *found.get("failed", ()), file=sys.stderr, flush=True)
+            measurement = _alone(case, args.spec, samples, case.images or args.images)
+            rows.append(row(case, measurement))
+            print(" ".join(rows[-1]), *measurement.get("failed", ()), file=sys.stderr, flush=True)
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{machine()}; one thread; load of the machine at the end {load} on {os.cpu_count()} cores\n")
     print("\n".join(markdown_table(COLUMNS, rows)))

@@ -46,15 +46,15 @@ def of_network(
     blocks = list(range(1, backbone.depth + 1))
     joined = []
     for part in parts:
-        found: dict[int, list[NDArray[np.float32]]] = {block: [] for block in blocks}
+        by_block: dict[int, list[NDArray[np.float32]]] = {block: [] for block in blocks}
         for at in range(0, len(part), 20):
             images = [
                 load_pixels(transform, part.path(i), backbone.patch_size) for i in range(at, min(at + 20, len(part)))
             ]
             layers = backbone.layers(normalise(images, side, side), blocks, "out", "final")
             for block in blocks:
-                found[block].append(layers[block].tokens.float().numpy())
-        tokens = {block: np.concatenate(parts) for block, parts in found.items()}
+                by_block[block].append(layers[block].tokens.float().numpy())
+        tokens = {block: np.concatenate(parts) for block, parts in by_block.items()}
         joined.append(LabelledTokens(tokens, part.label, grid, part.num_classes, len(part)))
     results = fit_probes(joined[0], joined[1], blocks, RATES, epochs, refine=1, device="cpu")
     best = max(results, key=lambda result: result.heldout[result.chosen])
@@ -90,10 +90,10 @@ def discovery(config: ScenesConfig, root: Path) -> list[str]:
     values = [100 * float(centre)]
     for tokens in pixel_tokens(boxes, range(len(boxes)), Transform(mode="native"), PATCH).values():
         grid, standard = (config.size // PATCH, config.size // PATCH), tokens.standardised()
-        found = [
+        predicted = [
             to_pixels(tokencut(standard(i), grid).box, PATCH, (config.size, config.size)) for i in range(len(boxes))
         ]
-        values.append(100 * float(np.mean([is_hit(box, boxes) for box, boxes in zip(found, truth, strict=True)])))
+        values.append(100 * float(np.mean([is_hit(box, boxes) for box, boxes in zip(predicted, truth, strict=True)])))
     return [f"{value:.1f}" for value in values]
 
 
@@ -107,10 +107,10 @@ def table(images: int, sizes: Sequence[int], most: int, epochs: int, backbone: B
             )
             with tempfile.TemporaryDirectory() as folder:
                 root = config.generate(Path(folder))
-                found = {"mIoU": segmentation(config, root, size, epochs, backbone)}
+                floors = {"mIoU": segmentation(config, root, size, epochs, backbone)}
                 if size == config.size:
-                    found["CorLoc"] = [*discovery(config, root), *([] if backbone is None else [""])]
-            lines += [[f"{objects}, {size} px, {name}", *values] for name, values in found.items()]
+                    floors["CorLoc"] = [*discovery(config, root), *([] if backbone is None else [""])]
+            lines += [[f"{objects}, {size} px, {name}", *values] for name, values in floors.items()]
     columns = ["scenes", "trivial rule", "colours", "random patch"]
     return markdown_table(columns if backbone is None else [*columns, "network"], lines)
 

@@ -84,8 +84,8 @@ def read_ahead(
 ) -> Iterator[tuple[T, U]]:
     """Yield items and what is read of them, in threads ahead of their use; ``count`` are the images of an item."""
     with Progress(title, sum(map(count, items)), "images") as progress:
-        for item, found in prefetched(items, read, threads_of(workers)):
-            yield item, found
+        for item, content in prefetched(items, read, threads_of(workers)):
+            yield item, content
             progress.advance(count(item))
 
 

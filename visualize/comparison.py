@@ -68,9 +68,9 @@ class ScoreDifference:
     why: str = ""
 
     @classmethod
-    def of(cls, found: Difference) -> ScoreDifference:
+    def of(cls, apart: Difference) -> ScoreDifference:
         """The difference in percent points of one between shares (0..1)."""
-        return cls(100 * found.value, 100 * found.low, 100 * found.high, found.p, found.n, found.seeds, found.why)
+        return cls(100 * apart.value, 100 * apart.low, 100 * apart.high, apart.p, apart.n, apart.seeds, apart.why)
 
     @property
     def turned(self) -> ScoreDifference:

@@ -142,19 +142,19 @@ def backbone_names(specs: Sequence[str]) -> list[str]:
     """
     parsed = [split_spec(spec) for spec in specs]
     names = [_short_name(kind, place) for kind, place, _ in parsed]
-    found = []
+    full_names = []
     for at, (_, _, options) in enumerate(parsed):
         others = [
             parsed[other][2] for other, name in enumerate(names) if name == names[at] and specs[other] != specs[at]
         ]
         differing = [key for key in options if any(other.get(key) != options[key] for other in others)]
         told = [f"{key}_{Path(str(options[key])).stem if key == 'file' else options[key]}" for key in differing]
-        found.append(_clean("-".join([names[at], *told]))[:60])
+        full_names.append(_clean("-".join([names[at], *told]))[:60])
     return [
         name
-        if all(known != name or spec == specs[at] for known, spec in zip(found, specs, strict=True))
+        if all(known != name or spec == specs[at] for known, spec in zip(full_names, specs, strict=True))
         else _clean(specs[at])
-        for at, name in enumerate(found)
+        for at, name in enumerate(full_names)
     ]
 
 

@@ -86,7 +86,7 @@ def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
     wanted = window.places
     first = next(iter(wanted.values())).facet
     dataset, config, device = window.dataset, window.config, window.backbone.device
-    found: dict[str, dict[int, Matched]] = {label: {} for label in wanted}
+    matched: dict[str, dict[int, Matched]] = {label: {} for label in wanted}
     matcher = Matcher(config, window.grid, window.backbone.patch_size)
     used = {image for pair in dataset.pairs for image in (pair.source, pair.target)}
     with Progress("correspondence", len(used) + len(dataset.pairs), "images and pairs") as progress:
@@ -104,16 +104,16 @@ def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
                     source = tokens(pair.source)
                     for label, way in wanted.items():
                         read = _joined(source, way, device), pair.source_points, places[pair.source]
-                        found[label][number] = matcher.match(
+                        matched[label][number] = matcher.match(
                             matcher.descriptors(*read), prepared[label], pair.target_points, pair.extent, places[target]
                         )
                     if number < config.pictures:
                         own_points = {
-                            label: found[label][number] for label, way in wanted.items() if way.facet == first
+                            label: matched[label][number] for label, way in wanted.items() if way.facet == first
                         }
                         draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
                     progress.advance()
-    return {label: [by_pair[number] for number in range(len(dataset.pairs))] for label, by_pair in found.items()}
+    return {label: [by_pair[number] for number in range(len(dataset.pairs))] for label, by_pair in matched.items()}
 
 
 def _joined(tokens: Mapping[Layer, NDArray[np.float32]], place: Place, device: torch.device) -> torch.Tensor:

@@ -89,11 +89,11 @@ def _cut(
     unit, _, cosines = unit_features(store, items, device, config.centre)
     grids = [store.grid(item.image) for item in items]
     try:
-        found = cut_masks(similarities(unit), grids, config.tau, config.eps, config.rounds)
+        cuts = cut_masks(similarities(unit), grids, config.tau, config.eps, config.rounds)
     except ValueError as error:
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
     objects = []
-    for item, rounds, cosine in zip(items, found, cosines, strict=True):
+    for item, rounds, cosine in zip(items, cuts, cosines, strict=True):
         boxes, numbers, filled = object_boxes(rounds, store.transform.size, store.image_size(item.image))
         objects.append(_ImageObjects(boxes, numbers, filled, rounds[0].degenerate, rounds[0].complete, cosine))
     return objects
@@ -208,14 +208,14 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
 
 
 def _mask_rows(
-    found: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], rows: Sequence[EvalResult], template: EvalResult
+    objects: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], rows: Sequence[EvalResult], template: EvalResult
 ) -> list[RecordedRow]:
     """The same rows of objects as masks: of every block, then of the baselines' boxes."""
-    features = found.features
+    features = objects.features
     truth = [[outline(mask) for mask in image_masks] for image_masks in masks]
     recorded: list[RecordedRow] = []
     for number, about in enumerate(rows):
-        predicted = [found.outlines(number, i) for i in range(len(features))]
+        predicted = [objects.outlines(number, i) for i in range(len(features))]
         recorded += _rows(about, match_masks(predicted, truth), "mask ")
     for name in BOXES:
         same = [[outline(boxes_as_masks(features.image_size(i))[name])] for i in range(len(features))]

@@ -74,7 +74,7 @@ def cut_masks(
     Features of tokens that are in a mask become zero, so that nothing is similar to them, not even they to themselves.
     A round that masks nothing leaves the graph as it is: the next one has the same cut, and is not computed again.
     """
-    found: list[list[MaskCutRound]] = [[] for _ in grids]
+    cuts: list[list[MaskCutRound]] = [[] for _ in grids]
     vectors: dict[int, CutVector] = {}
     todo = list(range(len(grids)))
     for number in range(rounds):
@@ -84,13 +84,13 @@ def cut_masks(
             vectors |= dict(zip(todo, cut_vectors(build_graphs(affinity, tau, eps)), strict=True))
         todo = []
         for i, grid in enumerate(grids):
-            cut = _round(vectors[i], grid, found[i])
-            found[i].append(cut)
+            cut = _round(vectors[i], grid, cuts[i])
+            cuts[i].append(cut)
             if cut.mask.any() and number + 1 < rounds:
                 todo.append(i)
                 masked = torch.from_numpy(cut.mask.ravel()).to(similarity.device, non_blocking=True)
                 similarity[i].masked_fill_(masked[:, None] | masked[None], 0.0)
-    return found
+    return cuts
 
 
 def _round(vector: CutVector, grid: Grid, before: Sequence[MaskCutRound]) -> MaskCutRound:

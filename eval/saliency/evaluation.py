@@ -64,14 +64,14 @@ class _Cuts:
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, ImageCuts]]]:
             rule = CutRule((config.tau,), config.eps, config.centre)
-            for item, made in cut_store(part, groups, rule, device, workers):
-                yield item.image, (groups.index((item.blocks[0],)), made)
+            for item, cuts in cut_store(part, groups, rule, device, workers):
+                yield item.image, (groups.index((item.blocks[0],)), cuts)
 
-        for i, (number, made) in self.files.each("saliency", len(groups), work):
-            cut = made.cuts[0]
+        for i, (number, cuts) in self.files.each("saliency", len(groups), work):
+            cut = cuts.cuts[0]
             self.masks[number][slice(*self.offsets[i : i + 2])] = cut.component.ravel()
             self.degenerate[number, i], self.complete[number, i] = cut.degenerate, cut.complete
-            self.cosines[number, i] = made.cosine
+            self.cosines[number, i] = cuts.cosine
 
     def of(self, i: int) -> NDArray[np.bool_]:
         """Return the masks (L, h, w) of image ``i`` at all blocks."""

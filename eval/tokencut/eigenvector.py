@@ -141,7 +141,7 @@ def lanczos(graphs: Graphs) -> list[CutVector | None]:
             i = int(here[row])
             s = degree[i] ** -0.5
             error = (residual[row] + ROUNDING * n) / gap[row] * (s + s.mean())
-            least = min(float(gap[row]), twins.gap(i, float(top[row])))
+            least = min(float(gap[row]), float(top[row] - twins.eigenvalue[i]))
             bounds[i] = _Bounds(error, float(1.0 - top[row]), least, min(j, int(directions[row])))
         sought &= ~(done | lost)
         if not sought.any():
@@ -191,10 +191,6 @@ class _Twins:
         eigenvalue = np.where((same & (ordered[:, 1:] != ISOLATED)).any(1), 0.0, -np.inf)
         alone = np.where(isolated.sum(1) > 1, weight / np.where(isolated, degree, np.inf).min(1), -np.inf)
         return cls(codes.shape[1] - same.sum(1), np.maximum(eigenvalue, alone))
-
-    def gap(self, i: int, top: float) -> float:
-        """Return how far ``top`` is above the eigenvalues of graph ``i`` for vectors that differ on twins."""
-        return top - float(self.eigenvalue[i])
 
 
 @dataclass(frozen=True, eq=False)

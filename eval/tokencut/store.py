@@ -103,9 +103,8 @@ def each_graph(
     ``work`` gets items of one number of tokens and of blocks together: one at a time on a CPU, from ``workers`` threads
     (0: one a core) and group by group in store order; as many as it takes at once on a GPU.
     """
-    items = [
-        ImageAtBlocks(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS
-    ]
+    large = [i for i in range(len(store)) if math.prod(store.grid(i)) >= LEAST_TOKENS]
+    items = [ImageAtBlocks(blocks, i) for blocks in groups for i in large]
     batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
     threads = _GPU_THREADS if in_batches(device) else workers
     done = each(lambda number: work(batches[number]), len(batches), threads)
@@ -118,16 +117,11 @@ def in_batches(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _tokens(store: FeatureStore, index: int) -> int:
-    rows, columns = store.grid(index)
-    return rows * columns
-
-
 def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device) -> list[list[ImageAtBlocks]]:
     """Items of one number of tokens and of blocks together, in store order, as many as the device takes at once."""
     alike: dict[tuple[int, int], list[ImageAtBlocks]] = {}
     for item in sorted(items, key=lambda item: item.image):
-        alike.setdefault((_tokens(store, item.image), len(item.blocks)), []).append(item)
+        alike.setdefault((math.prod(store.grid(item.image)), len(item.blocks)), []).append(item)
     batches = []
     for (tokens, _), members in alike.items():
         size = batch_size(tokens, device)

@@ -139,8 +139,8 @@ def _ranked(
     judgements = [_judged([scored[at][:2] for at in pair], starts) for pair in pairs]
     rates = [sources[key[0]].rate_of(score.row) for key, score, _ in scored]
     signs = [
-        (0, math.nan) if rates[a] or rates[b] else found
-        for (a, b), found in zip(pairs, decided(judgements), strict=True)
+        (0, math.nan) if rates[a] or rates[b] else decision
+        for (a, b), decision in zip(pairs, decided(judgements), strict=True)
     ]
     verdicts = dict(zip(pairs, zip(judgements, signs, strict=True), strict=True))
     lines = []

@@ -105,10 +105,10 @@ def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
     return names
 
 
-def overview_tables(found: Sequence[Overview]) -> list[TextTable]:
+def overview_tables(views: Sequence[Overview]) -> list[TextTable]:
     """The same as text tables."""
     tables = []
-    for view in found:
+    for view in views:
         rows = [
             [name, *(" ".join(filter(None, (cell.word, cell.number))) for cell in cells)] for name, cells in view.lines
         ]

@@ -47,13 +47,13 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
         distinct.setdefault(_test(benchmark, sides), chances)
     adjusted = iter(holm([p for chances in distinct.values() for p in chances]))
     of_tests = {test: [next(adjusted) for _ in chances] for test, chances in distinct.items()}
-    found = []
+    judged = []
     for benchmark, sides, _, text in every:
         corrected = of_tests[_test(benchmark, sides)]
         tested = not all(map(math.isnan, corrected))
         separates = any(p < SIGNIFICANT for p in corrected) if tested else None
-        found.append(Separation(benchmark, separates, text))
-    return found
+        judged.append(Separation(benchmark, separates, text))
+    return judged
 
 
 def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
