@@ -11,13 +11,13 @@ Pixels whose classes differ are counted: rounding decides them, for the two sum 
 from __future__ import annotations
 
 import argparse
-import statistics
+from functools import partial
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from benchmarks.measuring import seconds
+from benchmarks.measuring import compare
 from eval.upsampling import upsampled_classes
 
 CASES = ((21, (375, 500)), (150, (512, 683)), (171, (375, 500)))  # classes and label sizes
@@ -79,15 +79,12 @@ def main() -> None:
         noise = torch.randn(fitted.shape, generator=torch.Generator().manual_seed(0))
         for name, logits in (("fitted heads", fitted), ("noise", noise)):
             different = int((upsampled_classes(logits, size) != baseline(logits, size)).sum())
-            pairs = []
-            for _ in range(options.repeats):
-                time = statistics.median(seconds(lambda z=logits, s=size: upsampled_classes(z, s)) for _ in range(3))
-                pairs.append((seconds(lambda z=logits, s=size: baseline(z, s)) / time, time))
-            ratio, time = (statistics.median(column) for column in zip(*pairs, strict=True))
+            fast, slow = (partial(function, logits, size) for function in (upsampled_classes, baseline))
+            ratio, ours, theirs = compare(fast, slow, options.repeats, times=3)
             pixels = len(logits) * size[0] * size[1]
             print(
                 f"{classes:4d} classes, {size[1]}x{size[0]}, {len(logits)} heads, {name:12s}: {ratio:5.1f} x "
-                f"({time * 1e3:.1f} ms against {time * ratio * 1e3:.0f}); {different} of {pixels:,} pixels differ"
+                f"({ours * 1e3:.1f} ms against {theirs * 1e3:.0f}); {different} of {pixels:,} pixels differ"
             )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ import scipy.ndimage
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.measuring import seconds
+from benchmarks.measuring import compare, seconds
 from dinoskip.images import read_image
 from dinoskip.models import load_backbone
 from dinoskip.randomness import numpy_rng
@@ -68,16 +68,6 @@ def reference_cut(tokens: np.ndarray, grid: Grid) -> np.ndarray:
     mask = mask if mask[seed] else ~mask
     labels = scipy.ndimage.label(mask.reshape(grid))[0]
     return labels == labels.flat[seed]
-
-
-def compare(fast: Callable[[], object], slow: Callable[[], object], repeats: int) -> tuple[float, float, float]:
-    """Return (median ratio, fast seconds, slow seconds): a slow call against the median of 5 fast ones beside it."""
-    rows = []
-    for _ in range(repeats):
-        time = statistics.median(seconds(fast) for _ in range(5))
-        rows.append((seconds(slow) / time, time))
-    ratio, time = (statistics.median(column) for column in zip(*rows, strict=True))
-    return ratio, time, ratio * time
 
 
 def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:

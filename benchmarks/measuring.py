@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,18 @@ def seconds(function: Callable[[], object]) -> float:
     began = time.process_time()
     function()
     return time.process_time() - began
+
+
+def compare(
+    fast: Callable[[], object], slow: Callable[[], object], repeats: int, times: int = 5
+) -> tuple[float, float, float]:
+    """Return (median ratio, fast seconds, slow seconds): a slow call against the median of fast ones beside it."""
+    rows = []
+    for _ in range(repeats):
+        taken = statistics.median(seconds(fast) for _ in range(times))
+        rows.append((seconds(slow) / taken, taken))
+    ratio, taken = (statistics.median(column) for column in zip(*rows, strict=True))
+    return ratio, taken, ratio * taken
 
 
 def largest(read: Callable[[], int], every: float, function: Callable[[], object]) -> int:
