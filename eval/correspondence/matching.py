@@ -81,11 +81,6 @@ class Matcher:
     def __init__(self, config: CorrespondenceConfig, grid: Size, patch: int) -> None:
         self.config, self.grid, self.patch = config, grid, patch
 
-    @property
-    def strict(self) -> bool:
-        """Whether a hit must lie nearer than the threshold, and not on it."""
-        return self.config.padded
-
     def descriptors(self, tokens: Tensor, points: F64, place: Placement) -> Tensor:
         """Return the unit features (n, C) of points of an image, from its tokens (h·w, C)."""
         if self.config.protocol == "lift":

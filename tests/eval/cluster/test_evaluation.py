@@ -14,7 +14,7 @@ from PIL import Image
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError
 from dinoskip.estimates import SPLITS
-from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureSet, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.randomness import numpy_rng
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
@@ -108,10 +108,8 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
 def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, tmp_path: Path) -> None:
     config = ClusteringConfig(size=32, clusters=(2, 3), points=9, seeds=2)
     store = store_of(dataset, tmp_path / "features", config)
-    backbone = tiny_vit(8)
-    windows = FeatureWindows(
-        backbone, dataset, "all", dtype="float32", limit=1, batch_size=3, transform=store.transform
-    )
+    settings = ExportSettings("all", dtype="float32", batch_size=3, transform=store.transform)
+    windows = FeatureWindows(tiny_vit(8), dataset, settings, limit=1)
     assert len(windows.windows()) == 2
     run(store, dataset, tmp_path / "store", config)
     run(store, dataset, tmp_path / "windows", config, windows)

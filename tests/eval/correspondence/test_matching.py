@@ -118,7 +118,7 @@ def test_on_the_threshold_is_a_hit_by_dift_and_tokens_only() -> None:
     assert matched.hits(0.1, strict=False).tolist() == [True, False]
     assert matched.hits(0.1, strict=True).tolist() == [False, False]
     for protocol, strict in {"dift": False, "sd-dino": True, "lift": True, "tokens": False}.items():
-        assert Matcher(CorrespondenceConfig(protocol=protocol), (2, 2), 8).strict is strict  # type: ignore[arg-type]
+        assert CorrespondenceConfig(protocol=protocol).padded is strict  # type: ignore[arg-type]
 
 
 def test_placements_and_sizes() -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import eval.knn.evaluation
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
 from eval.knn import KnnConfig
@@ -54,7 +54,8 @@ def test_windows_give_the_rows_of_stores(
     train, val = (
         export(backbone, sets[split], tmp_path / split, "all", tokens=False, transform=transform) for split in sets
     )
-    windows = FeatureWindows(backbone, sets["train"], "all", limit=1, batch_size=4, tokens=False, transform=transform)
+    settings = ExportSettings("all", batch_size=4, tokens=False, transform=transform)
+    windows = FeatureWindows(backbone, sets["train"], settings, limit=1)
     monkeypatch.setattr(eval.knn.evaluation, "_PART_VALUES", 3 * 2 * train.dim)  # three images, of windows of four
     for name, features in (("store", train), ("windows", windows)):
         config = KnnConfig(k=(1, 3, 11), backend=backend)

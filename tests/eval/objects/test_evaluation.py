@@ -13,7 +13,7 @@ from PIL import Image
 
 import eval.objects.evaluation
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import score
@@ -67,10 +67,8 @@ def store(dataset: Photographs, tmp_path_factory: pytest.TempPathFactory) -> Fea
 def test_windows_give_the_files_of_a_store_after_a_stop_too(
     dataset: Photographs, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = FeatureWindows(
-        tiny_vit(8), dataset, "all", "key", "none",
-        "float32", limit=1, batch_size=1, transform=store.transform,
-    )  # fmt: skip
+    settings = ExportSettings("all", "key", "none", "float32", batch_size=1, transform=store.transform)
+    windows = FeatureWindows(tiny_vit(8), dataset, settings, limit=1)
     evaluate(store, dataset, tmp_path / "store", ObjectsConfig(size=64), {})
     original, seen = eval.objects.evaluation.each_graph, []
 

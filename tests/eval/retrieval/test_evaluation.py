@@ -12,7 +12,7 @@ from PIL import Image
 import eval.retrieval.evaluation as evaluation
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
@@ -116,7 +116,8 @@ def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:
     assert all(100 * score(one.values) == pytest.approx(row.value) for row, one in records.items())
     tokens = torch.from_numpy(np.array(stores["val"].tokens(1), dtype=np.float32))
     assert first.token_cosine == pytest.approx(token_cosine(tokens), abs=1e-6)
-    windows = FeatureWindows(backbone, sets["train"], "all", limit=1, batch_size=2, transform=Transform(size=32))
+    settings = ExportSettings("all", batch_size=2, transform=Transform(size=32))
+    windows = FeatureWindows(backbone, sets["train"], settings, limit=1)
     again = evaluate(
         windows, stores["val"], *sets.values(), tmp_path / "windows", config, context, seed=3, device="cpu"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
 from eval.labelled import LabelledTokens
@@ -118,7 +118,8 @@ def test_means_and_draws_of_one_export(measured: Measured, tmp_path: Path) -> No
     assert alone.value == pytest.approx(100 * scores_of_areas(areas.sum(0)).miou)
     assert set(np.bincount(memory.images)) == {12}, "the memory is divided among the images of the list"
     assert {row.note for row in rows if "lists of 2" in row.protocol} == {"", "first, seed 1", "second, seed 2"}
-    windows = FeatureWindows(backbone, sets["train"], "all", limit=5, batch_size=2, transform=Transform(size=32))
+    settings = ExportSettings("all", batch_size=2, transform=Transform(size=32))
+    windows = FeatureWindows(backbone, sets["train"], settings, limit=5)
     out = tmp_path / "windows"
     again = evaluate(windows, stores["val"], *data, out, config, {"model": "tiny"}, device="cpu")
     assert again == rows, "the same numbers, to the last bit, from one pass without a store"

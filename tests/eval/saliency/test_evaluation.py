@@ -11,7 +11,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
@@ -56,10 +56,8 @@ def store(dataset: SegmentationDataset, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, store: FeatureStore, tmp_path: Path) -> None:
-    windows = FeatureWindows(
-        tiny_vit(8), dataset, "all", "key", "none",
-        "float32", limit=1, batch_size=1, transform=store.transform,
-    )  # fmt: skip
+    settings = ExportSettings("all", "key", "none", "float32", batch_size=1, transform=store.transform)
+    windows = FeatureWindows(tiny_vit(8), dataset, settings, limit=1)
     assert len(windows.windows()) == 3
     evaluate(store, dataset, tmp_path / "store", SaliencyConfig(solver=True), {})
     evaluate(windows, dataset, tmp_path / "windows", SaliencyConfig(solver=True), {})

@@ -15,7 +15,7 @@ import eval.resumed
 import eval.tokencut.evaluation
 import eval.tokencut.store
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
@@ -64,10 +64,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Boxes:
 
 def windows_of(dataset: Boxes) -> FeatureWindows:
     """A window an image."""
-    native = Transform(mode="native")
-    return FeatureWindows(
-        tiny_vit(8), dataset, "all", facet="key", norm="none", dtype="float32", transform=native, limit=1
-    )
+    settings = ExportSettings("all", "key", "none", "float32", transform=Transform(mode="native"))
+    return FeatureWindows(tiny_vit(8), dataset, settings, limit=1)
 
 
 def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
