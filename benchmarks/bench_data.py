@@ -32,7 +32,7 @@ from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.crops import crop_boxes, crop_draws, resize_crop
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.sprites import photo
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 
 BATCH = 16
 BATCHES = 3  # a round
@@ -104,7 +104,9 @@ def baseline(images: ImageFolder, batches: int) -> None:
 
 def ours(images: ImageFolder, mode: Mode, *, augmented: bool = False) -> Callable[[int], None]:
     """Batches without a worker; every call goes on with the next epoch."""
-    loader = TrainLoader(images, CropConfig(), AugmentConfig(), BatchSplit(BATCH), mode, seed=0, cache=False)
+    loader = TrainLoader(
+        images, ViewRecipe(CropConfig(), AugmentConfig(), mode), BatchSplit(BATCH), seed=0, cache=False
+    )
     epochs = itertools.count()
 
     def work(batches: int) -> None:
@@ -127,7 +129,9 @@ class ThroughLoader:
     """Core time an image of this process and one worker together, the worker's start left out."""
 
     def __init__(self, images: ImageFolder, mode: Mode) -> None:
-        self.loader = TrainLoader(images, CropConfig(), AugmentConfig(), BatchSplit(BATCH), mode, seed=0, workers=1)
+        self.loader = TrainLoader(
+            images, ViewRecipe(CropConfig(), AugmentConfig(), mode), BatchSplit(BATCH), seed=0, workers=1
+        )
         self.epochs = itertools.count()
         self.work(1)
         iterator: Any = self.loader._loader._iterator

@@ -11,6 +11,7 @@ from dinoskip.data.crops import crop_boxes, crop_draws
 from dinoskip.data.device_crops import cut
 from dinoskip.data.loader import ReadImage
 from dinoskip.data.multicrop import GROUPS, MultiCropTransform
+from dinoskip.data.resident import Resident
 
 
 class CutOnDevice(MultiCropTransform):
@@ -61,9 +62,7 @@ class ResidentCrops(CutOnDevice):
         crops: sizes and scales of the crops.
         augment: the augmentation.
         seed: what crops and augmentation derive from.
-        pixels: uint8 (P, 3) on the device, image after image.
-        first: int64 (N,), the pixel where each image (or its substitute) begins.
-        sizes: int64 (N, 2), its height and width.
+        held: the set.
         compiled: whether the augmentation is.
     """
 
@@ -72,21 +71,19 @@ class ResidentCrops(CutOnDevice):
         crops: CropConfig,
         augment: AugmentConfig,
         seed: int,
-        pixels: Tensor,
-        first: np.ndarray,
-        sizes: np.ndarray,
+        held: Resident,
         *,
         compiled: bool = True,
     ) -> None:
         super().__init__(crops, augment, seed, compiled=compiled)
-        self.pixels, self.first, self.sizes = pixels, first, sizes
+        self.held = held
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
         """Draw where images will be cut and how augmented; none is read."""
-        drawn = self.boxes(self.sizes[indices], epoch, indices) | self.vectors(epoch, indices)
+        drawn = self.boxes(self.held.sizes[indices], epoch, indices) | self.vectors(epoch, indices)
         return {"numbers": torch.from_numpy(indices.astype(np.int64)), **drawn}
 
     def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
         """Cut and augment where the set lies."""
         numbers = data["numbers"].numpy()
-        return self.cut_and_augment(data, self.pixels, self.first[numbers], self.sizes[numbers, 1])
+        return self.cut_and_augment(data, self.held.pixels, self.held.first[numbers], self.held.sizes[numbers, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,22 +16,37 @@ from dinoskip.data.shards import Source
 from dinoskip.data.view_targets import ViewTargets, WithTargets
 
 
+@dataclass(frozen=True)
+class ViewRecipe:
+    """How the views of an image are made.
+
+    Args:
+        crops: sizes and scales of the crops.
+        augment: the augmentation.
+        path: where the work is done. Of a resident set every rank holds the whole, and the loader's ``workers`` are the
+            threads that load it.
+        compiled: whether the augmentation is compiled, on another device than the CPU.
+        targets: what an objective must know of the views beside their pixels: tensors that follow them.
+    """
+
+    crops: CropConfig
+    augment: AugmentConfig
+    path: DataPath = "crops"
+    compiled: bool = True
+    targets: ViewTargets | None = None
+
+
 class TrainLoader(BatchLoader):
     """Multi-crop batches; ``views`` gives float32 [(2·B, 3, S, S), (L·B, 3, s, s)], view-major, without empty groups.
 
     Args:
         images: the images to train on.
-        crops: sizes and scales of the crops.
-        augment: the augmentation.
+        recipe: how their views are made.
         split: how a global batch is cut.
-        path: where the work is done. Of a resident set every rank holds the whole, and ``workers`` are the threads that
-            load it.
         seed: what all order, crops and augmentation derive from.
         workers: processes that read images; 0 does it in this process.
         device: where views are made.
         min_side: an image with a shorter side (in pixels) is refused: the patch size.
-        compiled: whether the augmentation is compiled, on another device than the CPU.
-        targets: what an objective must know of the views beside their pixels: tensors that follow them.
         options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
@@ -39,28 +55,25 @@ class TrainLoader(BatchLoader):
     def __init__(
         self,
         images: Source,
-        crops: CropConfig,
-        augment: AugmentConfig,
+        recipe: ViewRecipe,
         split: BatchSplit,
-        path: DataPath = "crops",
         *,
         seed: int,
         workers: int = 0,
         device: torch.device | str = "cpu",
         min_side: int = 16,
-        compiled: bool = True,
-        targets: ViewTargets | None = None,
         **options: Any,
     ) -> None:
         bad: dict[str, str] = {}
         transform: MultiCropTransform
-        if path == "resident":
+        if recipe.path == "resident":
             held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
-            transform = ResidentCrops(crops, augment, seed, held.pixels, held.first, held.sizes, compiled=compiled)
+            transform = ResidentCrops(recipe.crops, recipe.augment, seed, held, compiled=recipe.compiled)
             workers, bad = 0, held.bad
         else:
-            transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed, compiled=compiled)
-        targeted: BatchTransform = transform if targets is None else WithTargets(transform, targets)
+            cut = WorkerCrops if recipe.path == "crops" else DeviceCrops
+            transform = cut(recipe.crops, recipe.augment, seed, compiled=recipe.compiled)
+        targeted: BatchTransform = transform if recipe.targets is None else WithTargets(transform, recipe.targets)
         super().__init__(
             images, targeted, split, seed=seed, workers=workers, device=device, min_side=min_side, **options
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.data.shards import Source
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.files import read_manifest
@@ -37,11 +37,11 @@ def pretrain(
 
     def prepare(here: World) -> Training:
         config, readers = job.pretrain, here.readers(workers)
-        loader = TrainLoader(
-            images, *config.views(), config.split(here), config.data_path, seed=job.seed, workers=readers,
-            device=here.device, min_side=job.model.patch_size, compiled=config.compile is not False,
-            targets=config.targets(job.seed, job.model.patch_size),
-        )  # fmt: skip
+        patch = job.model.patch_size
+        targets = config.targets(job.seed, patch)
+        recipe = ViewRecipe(*config.views(), config.data_path, config.compile is not False, targets)
+        split = config.split(here)
+        loader = TrainLoader(images, recipe, split, seed=job.seed, workers=readers, device=here.device, min_side=patch)
         objective = config.build(job, loader.steps_per_epoch, here.device)
         objective.look_at(images)
         verdict = partial(wait_advice, mode=config.data_path, workers=readers)

@@ -14,7 +14,7 @@ from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.loader import BatchSplit
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from tests.helpers.pretended_device import CUDA, PretendedDevice, Stream, StreamRace
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory':UserWarning")
@@ -28,7 +28,9 @@ def device() -> Iterator[PretendedDevice]:
 
 
 def loader_of(folder: Path, path: DataPath = "crops") -> TrainLoader:
-    return TrainLoader(ImageFolder.open(folder), CROPS, AugmentConfig(), BatchSplit(2), path, seed=3, device=CUDA)
+    return TrainLoader(
+        ImageFolder.open(folder), ViewRecipe(CROPS, AugmentConfig(), path), BatchSplit(2), seed=3, device=CUDA
+    )
 
 
 @pytest.mark.parametrize("path", ["crops", "decode", "resident"])

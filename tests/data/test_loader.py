@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,18 +12,18 @@ import torch
 from PIL import Image
 
 from dinoskip.data import ImageFolder, resident
-from dinoskip.data.config import AugmentConfig, CropConfig
+from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.loader import Batch, BatchSplit
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
 
 
-def loader(images: ImageFolder, **changes: object) -> TrainLoader:
-    cut = {key: changes.pop(key) for key in ("batch_size", "rank", "world_size", "accumulate") if key in changes}
-    arguments: dict = {"seed": 5, "min_side": 8, **changes}
-    return TrainLoader(images, CROPS, AugmentConfig(), BatchSplit(**{"batch_size": 4, **cut}), **arguments)
+def loader(images: ImageFolder, batch_size: int = 4, path: DataPath = "crops", **changes: Any) -> TrainLoader:
+    cut = {key: changes.pop(key) for key in ("rank", "world_size", "accumulate") if key in changes}
+    recipe = ViewRecipe(CROPS, AugmentConfig(), path)
+    return TrainLoader(images, recipe, BatchSplit(batch_size, **cut), **{"seed": 5, "min_side": 8, **changes})
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -105,7 +105,7 @@ def test_micro_batches_in_order_are_the_ranks_slice(images: ImageFolder, size: i
 
 def test_views_leave_out_empty_groups(images: ImageFolder) -> None:
     none = CropConfig(global_size=32, local_size=16, num_local=0)
-    one = TrainLoader(images, none, AugmentConfig(), BatchSplit(4), seed=5, min_side=8)
+    one = TrainLoader(images, ViewRecipe(none, AugmentConfig()), BatchSplit(4), seed=5, min_side=8)
     assert [tuple(view.shape) for view in one.views(next(one.epoch(0)))] == [(8, 3, 32, 32)]
 
 

@@ -16,7 +16,7 @@ from dinoskip.data import ImageFolder, listing
 from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.shards import Source, TarShards, open_source
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.errors import DataError
 
 
@@ -71,7 +71,9 @@ def test_shards_hold_the_folders_images_and_train_alike(photo_folder: Path, shar
 
     def views(source: Source, workers: int) -> list[torch.Tensor]:
         crops = CropConfig(global_size=32, local_size=16, num_local=1)
-        loader = TrainLoader(source, crops, AugmentConfig(), BatchSplit(4), seed=1, min_side=8, workers=workers)
+        loader = TrainLoader(
+            source, ViewRecipe(crops, AugmentConfig()), BatchSplit(4), seed=1, min_side=8, workers=workers
+        )
         found = [view for batch in loader.epoch(0) for view in loader.views(batch)]
         loader.close()
         return found

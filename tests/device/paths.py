@@ -27,7 +27,7 @@ from dinoskip.data.classification import ClassLoader
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.distributed import World
 from dinoskip.features import Transform, export
@@ -200,10 +200,9 @@ def other_objective(device: Device, name: str) -> Reading:
 def _pretraining(device: Device, job: PretrainJob) -> Reading:
     """A step after two others."""
     config = job.pretrain
-    loader = TrainLoader(
-        data().images, *config.views(), BatchSplit(4), config.data_path, seed=1, device=device.device,
-        targets=config.targets(job.seed, job.model.patch_size),
-    )  # fmt: skip
+    targets = config.targets(job.seed, job.model.patch_size)
+    recipe = ViewRecipe(*config.views(), config.data_path, targets=targets)
+    loader = TrainLoader(data().images, recipe, BatchSplit(4), seed=1, device=device.device)
     objective = config.build(job, loader.steps_per_epoch, device.device)
     objective.look_at(data().images)
     return Reading.of(_steps(device, objective, loader, job.optimizer, 2, 1), 1)

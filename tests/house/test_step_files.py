@@ -19,7 +19,7 @@ import dinoskip
 from dinoskip.data import ImageFolder
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.sprites import photo
-from dinoskip.data.train_loader import TrainLoader
+from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.distributed import world
 from dinoskip.optim import build_optimizer
 from dinoskip.training.dino import DINO
@@ -57,7 +57,9 @@ def test_a_step_is_read_in_12_files_and_1700_lines(tmp_path: Path) -> None:
     job, images = PretrainJob.model_validate(JOB), ImageFolder.open(tmp_path)
     config = job.pretrain
     with world("cpu") as here:
-        loader = TrainLoader(images, config.crops, config.augment, BatchSplit(config.batch_size), seed=0, min_side=8)
+        loader = TrainLoader(
+            images, ViewRecipe(config.crops, config.augment), BatchSplit(config.batch_size), seed=0, min_side=8
+        )
         objective = DINO(job, config, loader.steps_per_epoch, here.device)
         optimizer = build_optimizer(objective.student, job.optimizer)
         engine = Engine(objective.student, objective.student, optimizer, loader, here, job.seed)
