@@ -10,9 +10,12 @@ from dinoskip.randomness import torch_rng
 
 
 @torch.no_grad()
-def draw_layers_(head: nn.Module, seed: int, place: str = "head") -> None:
-    """Truncated normal (0.02) matrices and zero biases, in place, from ``seed`` and the names alone; norms stay."""
-    for name, parameter in head.named_parameters():
+def draw_layers_(head: nn.Module, seed: int, place: str = "head", prefix: str = "") -> None:
+    """Truncated normal (0.02) matrices and zero biases, in place, from ``seed`` and the names alone; norms stay.
+
+    ``prefix`` stands before the names.
+    """
+    for name, parameter in head.named_parameters(prefix):
         if parameter.ndim > 1:
             nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", place, name))
         elif name.endswith("bias"):
@@ -48,31 +51,14 @@ class DINOHead(nn.Module):
             nn.GELU(),
             nn.Linear(hidden_dim, bottleneck_dim),
         )
-        self.last_v = nn.Parameter(torch.empty(out_dim, bottleneck_dim))
+        draw_layers_(self.mlp, seed, prefix="mlp")
+        drawn, bound = torch.empty(out_dim, bottleneck_dim), bottleneck_dim**-0.5
+        self.last_v = nn.Parameter(drawn.uniform_(-bound, bound, generator=torch_rng(seed, "init", "head", "last_v")))
         gain = torch.ones(out_dim, 1)
         if norm_last_layer:
             self.register_buffer("last_g", gain)
         else:
             self.last_g = nn.Parameter(gain)
-        self.reset_parameters(seed)
-
-    @torch.no_grad()
-    def reset_parameters(self, seed: int = 0) -> None:
-        """Draw every weight anew from ``seed``."""
-        for name, parameter in self.named_parameters():
-            rng, drawn = torch_rng(seed, "init", "head", name), torch.empty(parameter.shape, dtype=torch.float32)
-            if name == "last_v":
-                bound = parameter.shape[1] ** -0.5
-                drawn.uniform_(-bound, bound, generator=rng)
-            elif name == "last_g":
-                drawn.fill_(1.0)
-            elif name.endswith("bias"):
-                drawn.zero_()
-            else:
-                drawn = nn.init.trunc_normal_(
-                    torch.empty(parameter.shape, dtype=torch.float32), std=0.02, generator=rng
-                )
-            parameter.copy_(drawn)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features (B, in_dim) to logits (B, out_dim)."""
