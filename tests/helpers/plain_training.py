@@ -19,6 +19,7 @@ from dinoskip.optim import build_optimizer
 from dinoskip.training import PretrainJob
 from dinoskip.training.checkpoint import whole_state
 from dinoskip.training.objective import Engine, Objective, Step
+from dinoskip.training.parallel import shard, wrap
 
 Values = dict[str, Tensor]
 
@@ -97,20 +98,27 @@ class Driver:
         loader: Any = _GivenViews()
         self.engine = Engine(self.student, self.student, self.optimizer, loader, here, job.seed)
 
-    def spread(self, forward: torch.nn.Module) -> Driver:
-        """The same with the student as a rank calls it, once its networks are spread over the ranks."""
+    def write_steps(self, out: str, images: int, views: Callable[[int, slice], list[Tensor]], steps: int = 4) -> None:
+        """Spread the networks over the ranks, take steps on this rank's part of the images and write what they leave.
+
+        Rank 0 writes the mean losses over ranks and all tensors of networks and buffers; collective.
+        """
+        here, strategy = self.engine.here, self.job.pretrain.parallel
+        for role, network in self.objective.networks.items():
+            if role != "student":
+                shard(network, here, strategy)
+        forward = wrap(self.student, here, strategy)
         self.optimizer = build_optimizer(self.student, self.job.optimizer)
         self.engine = replace(self.engine, forward=forward, optimizer=self.optimizer)
-        return self
-
-    def write(self, path: Path, losses: list[Tensor]) -> None:
-        """Write the mean losses over ranks and all tensors of networks and buffers, on rank 0; collective."""
+        share = images // here.size
+        part = slice(share * here.rank, share * (here.rank + 1))
+        losses = [self.step(step, views(step, part)).means["loss"] for step in range(steps)]
         tensors = {f"loss.{step}": all_reduce_mean(loss.clone())[None] for step, loss in enumerate(losses)}
         for role, network in self.objective.networks.items():
             tensors |= {f"{role}.{name}": value for name, value in whole_state(network).items()}
         tensors |= {name: value.clone() for name, value in self.objective.buffers.items()}
-        if self.engine.here.is_main:
-            save_tensors(path, tensors)
+        if here.is_main:
+            save_tensors(Path(out), tensors)
 
     def values(self) -> Values:
         """The student's tensors by name."""

@@ -58,15 +58,18 @@ def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: A
             process.join(10)
 
 
-def assert_two_ranks_equal_one(folder: Path, steps: Callable[..., None], strategy: str) -> None:
-    """Fail unless ``steps(world, out, strategy)`` saves the same tensors as ``out`` on one rank and on two."""
+def assert_two_ranks_equal_one(
+    folder: Path, steps: Callable[..., None], *arguments: Any, rtol: float = 1e-6, atol: float = 1e-9
+) -> set[str]:
+    """Fail unless ``steps(world, out, *arguments)`` saves the same tensors on one rank and on two; their names."""
     import torch
 
     from dinoskip.files import load_tensors
 
     for size in (1, 2):
-        on_ranks(size, folder, steps, str(folder / str(size)), strategy)
+        on_ranks(size, folder, steps, str(folder / str(size)), *arguments)
     single, double = (load_tensors(folder / str(size)) for size in (1, 2))
     assert set(single) == set(double)
     for name, value in single.items():
-        torch.testing.assert_close(double[name], value, rtol=1e-6, atol=1e-9, msg=name)
+        torch.testing.assert_close(double[name], value, rtol=rtol, atol=atol, msg=name)
+    return set(single)

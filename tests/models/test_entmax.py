@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -27,18 +25,11 @@ from dinoskip.models.timm_registry import save_timm_folder
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.training import compilation, pretrain
 from dinoskip.training.objectives import PretrainJob
+from tests.helpers.golden_next import GOLDEN, arrays, cases, golden
 from tests.helpers.tiny import objective_job
 from tests.training.test_resume import folder
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "entmax15"]
 SMALL: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 2, "img_size": 16, "attention": "entmax15"}
-
-
-def arrays_of(case: dict[str, Any]) -> dict[str, Tensor]:
-    with np.load(GOLDEN / case["file"], allow_pickle=False) as stored:
-        return {name: torch.from_numpy(stored[name]) for name in stored.files}
 
 
 def worst(found: Tensor, wanted: Tensor) -> float:
@@ -48,38 +39,38 @@ def worst(found: Tensor, wanted: Tensor) -> float:
 def test_golden_folder_is_used() -> None:
     if not GOLDEN.is_dir():
         pytest.skip("../shared/golden/next is absent")
-    assert len(CASES) == 5
+    assert len(cases("entmax15")) == 5
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one["kind"] == "rows"], ids=lambda case: case["name"])
+@golden("entmax15", kind="rows")
 def test_rows_and_gradients_are_the_recorded_ones(case: dict[str, Any]) -> None:
-    arrays = arrays_of(case)
-    logits = arrays["logits"].requires_grad_()
+    recorded = arrays(case)
+    logits = recorded["logits"].requires_grad_()
     rows = entmax15(logits)
-    rows.backward(arrays["upstream"])
+    rows.backward(recorded["upstream"])
     assert rows.dtype == torch.float32
-    error = float((rows.detach() - arrays["probabilities"]).abs().max())
+    error = float((rows.detach() - recorded["probabilities"]).abs().max())
     assert logits.grad is not None
-    print(f"rows {error:.1e}, gradient {worst(logits.grad, arrays['grad_logits']):.1e} of the largest")
+    print(f"rows {error:.1e}, gradient {worst(logits.grad, recorded['grad_logits']):.1e} of the largest")
     assert error < 2e-6
-    unlike = (rows > 0) != arrays["support"]
-    assert not (unlike & ((rows > 1e-9) | (arrays["probabilities"] > 1e-9))).any()
-    assert worst(logits.grad, arrays["grad_logits"]) < 2e-4
-    assert torch.equal(entmax15(arrays["logits"].detach()), rows)
+    unlike = (rows > 0) != recorded["support"]
+    assert not (unlike & ((rows > 1e-9) | (recorded["probabilities"] > 1e-9))).any()
+    assert worst(logits.grad, recorded["grad_logits"]) < 2e-4
+    assert torch.equal(entmax15(recorded["logits"].detach()), rows)
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one["kind"] == "attention"], ids=lambda case: case["name"])
+@golden("entmax15", kind="attention")
 def test_attention_is_the_recorded_one(case: dict[str, Any]) -> None:
-    arrays = arrays_of(case)
-    query, key, value = (arrays[name].requires_grad_() for name in ("query", "key", "value"))
+    recorded = arrays(case)
+    query, key, value = (recorded[name].requires_grad_() for name in ("query", "key", "value"))
     rows = entmax15(query @ key.mT / case["head_dim"] ** 0.5)
     output = rows @ value
-    output.backward(arrays["upstream"])
-    assert float((rows.detach() - arrays["probabilities"]).abs().max()) < 5e-6
-    assert float((output.detach() - arrays["output"]).abs().max()) < 1e-5
+    output.backward(recorded["upstream"])
+    assert float((rows.detach() - recorded["probabilities"]).abs().max()) < 5e-6
+    assert float((output.detach() - recorded["output"]).abs().max()) < 1e-5
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         assert tensor.grad is not None
-        assert worst(tensor.grad, arrays[f"grad_{name}"]) < 5e-4, name
+        assert worst(tensor.grad, recorded[f"grad_{name}"]) < 5e-4, name
 
 
 def by_bisection(logits: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,10 @@ from dinoskip.models.vit import Vit
 from dinoskip.optim import build_optimizer
 from dinoskip.optim.config import AdamWConfig
 from dinoskip.vit_config import SkipWeight
+from tests.helpers.golden_next import GOLDEN, arrays, cases, golden
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "dial"]
 SMALL: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 3, "img_size": 16}
 ENDS = [(1.0, True), (0.0, False)]
-
-
-def arrays_of(case: dict[str, Any]) -> dict[str, Tensor]:
-    with np.load(GOLDEN / case["file"], allow_pickle=False) as stored:
-        return {name: torch.from_numpy(stored[name]) for name in stored.files}
 
 
 def images(count: int = 2) -> Tensor:
@@ -57,28 +49,28 @@ def network(changing: bool = False, **settings: Any) -> Any:
 def test_golden_folder_is_used() -> None:
     if not GOLDEN.is_dir():
         pytest.skip("../shared/golden/next is absent")
-    assert len(CASES) == 7
+    assert len(cases("dial")) == 7
 
 
 @pytest.mark.parametrize("changing", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@golden("dial")
 def test_blocks_compute_what_is_recorded(case: dict[str, Any], changing: bool) -> None:
-    arrays, setting = arrays_of(case), SkipWeight(end=case["end"], sublayers=case["schedule"])
+    recorded, setting = arrays(case), SkipWeight(end=case["end"], sublayers=case["schedule"])
     weights = setting.weights(setting.first, case["depth"])
-    np.testing.assert_allclose(weights, arrays["skip_weights"], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(weights, recorded["skip_weights"], rtol=0, atol=1e-12)
     assert weights[-1][1] == case["end"]
     assert setting.product(case["depth"]) == pytest.approx(case["expected"]["product_of_weights"], abs=1e-12)
     model = Vit(
         img_size=8, patch_size=8, embed_dim=case["dim"], depth=case["depth"], num_heads=case["heads"], num_classes=0,
         mlp_ratio=case["mlp_ratio"], block_fn=Block, norm_layer=partial(nn.LayerNorm, eps=case["layernorm_eps"]),
     )  # fmt: skip
-    model.load_state_dict({name: value for name, value in arrays.items() if name.startswith("blocks.")}, strict=False)
+    model.load_state_dict({name: value for name, value in recorded.items() if name.startswith("blocks.")}, strict=False)
     if changing:
         let_skips_change_(model.blocks)
     weigh_skips_(model, weights)
     middles: list[Tensor] = []
-    tokens, largest = arrays["tokens"], 0.0
-    for block, after, out in zip(model.blocks, arrays["after_attention"], arrays["out"], strict=True):
+    tokens, largest = recorded["tokens"], 0.0
+    for block, after, out in zip(model.blocks, recorded["after_attention"], recorded["out"], strict=True):
         handle = block.norm2.register_forward_pre_hook(lambda _, inputs: middles.append(inputs[0]))
         tokens = block(tokens)
         handle.remove()
@@ -88,11 +80,9 @@ def test_blocks_compute_what_is_recorded(case: dict[str, Any], changing: bool) -
     assert largest < 5e-6
 
 
-def test_weights_in_training_time_are_the_recorded_ones() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/next is absent")
-    [case] = [one for one in EVERY if one["task"] == "dialtime"]
-    recorded = arrays_of(case)
+@golden("dialtime")
+def test_weights_in_training_time_are_the_recorded_ones(case: dict[str, Any]) -> None:
+    recorded = arrays(case)
     for number, given_ in enumerate(case["schedules"]):
         total = given_.pop("total_steps")
         weights = [SkipWeight(**given_).at(step, total) for step in range(total + 1)]

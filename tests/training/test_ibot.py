@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from dinoskip.config import dump
 from dinoskip.data.masks import BlockMasks
 from dinoskip.distributed import World
 from dinoskip.training import ibot as module
-from dinoskip.training.ibot import IBOT, IbotHead, patch_loss
+from dinoskip.training.ibot import IbotHead, patch_loss
 from dinoskip.training.ibot_config import IbotConfig
-from dinoskip.training.parallel import shard, wrap
 from tests.helpers.dino_reference import Values, double_loop, resized_positions, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one
@@ -186,17 +186,8 @@ TOGETHER = 6  # images of a step on all ranks
 
 
 def steps_on_ranks(here: World, out: str, strategy: str) -> None:
-    """Four steps on this rank's part of the images; rank 0 writes all tensors they leave."""
     driver = Driver(job(parallel=strategy, freeze_last_layer=0), EPOCH, here)
-    objective = driver.objective
-    assert isinstance(objective, IBOT)
-    forward = wrap(objective.student, here, strategy)
-    shard(objective.teacher, here, strategy)
-    driver = driver.spread(forward)
-    share = TOGETHER // here.size
-    part = slice(share * here.rank, share * (here.rank + 1))
-    losses = [driver.step(step, views(step, part, TOGETHER)).means["loss"] for step in range(4)]
-    driver.write(Path(out), losses)
+    driver.write_steps(out, TOGETHER, partial(views, count=TOGETHER))
 
 
 @pytest.mark.slow

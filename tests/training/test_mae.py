@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from dinoskip.distributed import World
 from dinoskip.models.positions import sincos_positions
 from dinoskip.training.mae import MaeDecoder
 from dinoskip.training.mae_config import MaeConfig
-from dinoskip.training.parallel import wrap
 from dinoskip.vit_config import VitConfig
 from tests.helpers.dino_reference import Values, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
@@ -136,13 +136,7 @@ TOGETHER = 6  # images of a step on all ranks
 
 
 def steps_on_ranks(here: World, out: str, strategy: str) -> None:
-    """Four steps on this rank's part of the images; rank 0 writes all tensors they leave."""
-    driver = Driver(job(parallel=strategy), EPOCH, here)
-    driver = driver.spread(wrap(driver.student, here, strategy))
-    share = TOGETHER // here.size
-    part = slice(share * here.rank, share * (here.rank + 1))
-    losses = [driver.step(step, views(step, part, TOGETHER)).means["loss"] for step in range(4)]
-    driver.write(Path(out), losses)
+    Driver(job(parallel=strategy), EPOCH, here).write_steps(out, TOGETHER, partial(views, count=TOGETHER))
 
 
 @pytest.mark.slow

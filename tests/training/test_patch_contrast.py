@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from dinoskip.data.correspondence import Correspondence
 from dinoskip.distributed import World
-from dinoskip.training.parallel import shard, wrap
-from dinoskip.training.patch_contrast import PatchContrast, contrast, update_queue
+from dinoskip.training.patch_contrast import contrast, update_queue
 from tests.helpers.dino_reference import Values, vit_tokens
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one
@@ -169,20 +168,9 @@ TOGETHER = 6  # images of a step on all ranks
 
 
 def steps_on_ranks(here: World, out: str, strategy: str) -> None:
-    """Four steps with teacher and queue on this rank's part of the images; rank 0 writes all tensors they leave."""
-    made = job(parallel=strategy, **TEACHER)
-    driver = Driver(made, EPOCH, here)
-    objective = driver.objective
-    assert isinstance(objective, PatchContrast)
-    forward = wrap(objective.student, here, strategy)
-    shard(objective.networks["teacher"], here, strategy)
-    driver = driver.spread(forward)
-    share = TOGETHER // here.size
-    losses = []
-    for step in range(4):
-        taken = driver.step(step, views(step, slice(share * here.rank, share * (here.rank + 1)), TOGETHER))
-        losses.append(taken.means["loss"])
-    driver.write(Path(out), losses)
+    """Four steps with teacher and queue."""
+    driver = Driver(job(parallel=strategy, **TEACHER), EPOCH, here)
+    driver.write_steps(out, TOGETHER, partial(views, count=TOGETHER))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])

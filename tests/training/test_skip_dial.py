@@ -16,12 +16,11 @@ from dinoskip.files import load_tensors, read_json, write_manifest
 from dinoskip.models import VitConfig, load_backbone
 from dinoskip.specs import declared_weights, exported_weights
 from dinoskip.training import PretrainJob, compilation, pretrain
-from dinoskip.training.parallel import wrap
 from dinoskip.training.skip_dial import SkipDial
 from dinoskip.vit_config import SkipWeight
 from tests.helpers.photographs import photographs
 from tests.helpers.plain_training import Driver
-from tests.helpers.ranks import on_ranks
+from tests.helpers.ranks import assert_two_ranks_equal_one
 from tests.helpers.tiny import SMALL_OBJECTIVES, objective_job, rows_of, tensor_hashes, tiny_job
 from tests.training.test_resume import folder, killed_before
 
@@ -192,18 +191,16 @@ def test_diagnostics_are_of_the_weight_of_the_step(tmp_path: Path) -> None:
 
 
 def steps_on_ranks(here: World, out: str, strategy: str) -> None:
-    """Six steps of an annealed run, decayed to its start, on this rank's images; rank 0 writes all that they leave."""
+    """Six steps of an annealed run, decayed to its start."""
     tree = dump(job_of("mae", {"end": 0, "fraction": 0.5}, parallel=strategy))
     job = PretrainJob.model_validate(tree | {"optimizer": tree["optimizer"] | {"decay_to": "init"}})
-    driver = Driver(job, 4, here)
-    driver = driver.spread(wrap(driver.student, here, strategy))  # type: ignore[arg-type]
-    dial, share = SkipDial(job.model, STEPS), 4 // here.size
-    part = slice(share * here.rank, share * (here.rank + 1))
-    losses = []
-    for step in range(6):
+    driver, dial = Driver(job, 4, here), SkipDial(job.model, STEPS)
+
+    def dialled(step: int, images: slice) -> list[Tensor]:
         dial.set([driver.student], step)
-        losses.append(driver.step(step, views(step, part)).means["loss"])
-    driver.write(Path(out), losses)
+        return views(step, images)
+
+    driver.write_steps(out, 4, dialled, steps=6)
 
 
 def views(step: int, images: slice) -> list[Tensor]:
@@ -216,11 +213,4 @@ def views(step: int, images: slice) -> list[Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_together_take_the_steps_of_one(strategy: str, tmp_path: Path) -> None:
-    files = []
-    for size in (1, 2):
-        files.append(tmp_path / f"{size}.safetensors")
-        on_ranks(size, tmp_path, steps_on_ranks, str(files[-1]), strategy)
-    single, together = map(load_tensors, files)
-    assert set(single) == set(together)
-    for name, value in single.items():
-        torch.testing.assert_close(together[name], value, rtol=1e-9, atol=1e-9, msg=name)
+    assert_two_ranks_equal_one(tmp_path, steps_on_ranks, strategy, rtol=1e-9)

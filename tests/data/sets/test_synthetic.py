@@ -14,6 +14,7 @@ from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.errors import OutputInUse
+from tests.helpers.folders import contents
 
 CONFIGS: tuple[Synthetic, ...] = (
     ScenesConfig(images=4, size=64),
@@ -21,10 +22,6 @@ CONFIGS: tuple[Synthetic, ...] = (
     ScenesVideoConfig(videos=1, frames=3, size=48),
     ScenesPairsConfig(classes=1, objects=1, views=2, size=48),
 )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_none_is_left_out() -> None:
