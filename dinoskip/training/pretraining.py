@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.data.workers import wait_advice
@@ -40,7 +41,7 @@ def pretrain(
         patch = job.model.patch_size
         targets = config.targets(job.seed, patch)
         recipe = ViewRecipe(*config.views(), config.data_path, config.compile is not False, targets)
-        split = config.split(here)
+        split = BatchSplit(config.batch_size, here.rank, here.size, config.accumulate)
         loader = TrainLoader(images, recipe, split, seed=job.seed, workers=readers, device=here.device, min_side=patch)
         objective = config.build(job, loader.steps_per_epoch, here.device)
         objective.look_at(images)

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     import torch
     from timm.models.vision_transformer import VisionTransformer
 
-    from dinoskip.data.loader import BatchSplit
-    from dinoskip.distributed import World
-
 BoardName = Literal["tensorboard", "wandb"]
 
 # Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
@@ -50,12 +47,6 @@ class TrainConfig(Config):
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="whole copies on every rank, or shards (FSDP2)")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")
     compile: Literal["auto"] | bool = Field("auto", description="torch.compile; auto: on a GPU")
-
-    def split(self, here: World) -> BatchSplit:
-        """How a global batch is cut for this rank; :class:`ConfigError` if it cannot be shared equally."""
-        from dinoskip.data.loader import BatchSplit  # torch
-
-        return BatchSplit(self.batch_size, here.rank, here.size, self.accumulate)
 
     def refused_for_timm(self, model: ModelConfig) -> dict[str, str]:
         """Settings, by their name, that go with networks of ours alone."""

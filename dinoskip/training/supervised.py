@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from dinoskip.data.classification import ClassLoader, normalise, validation_batches
 from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.loader import BatchSplit
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
@@ -76,7 +77,7 @@ def supervise(
 def labelled_batches(job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> ClassLoader:
     """This rank's micro-batches; :class:`ConfigError` if mixing needs pairs and a micro-batch cannot be paired."""
     config = job.supervise
-    split = config.split(here)
+    split = BatchSplit(config.batch_size, here.rank, here.size, config.accumulate)
     if config.augment.mixes and split.micro % 2:
         raise ConfigError(
             f"supervise.batch_size: {split.batch_size} makes micro-batches of {split.micro}, which cannot be mixed in "
