@@ -12,7 +12,6 @@ time, so that other processes count little.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.bench_step import DEVICE, GPU, SameViews, seconds
 from dinoskip.data.correspondence import Correspondence
-from dinoskip.data.loader import Batch
 from dinoskip.data.masks import BlockMasks, VisiblePatches
 from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
@@ -34,19 +33,8 @@ from dinoskip.training.mae import MAE, patch_targets
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.patch_contrast import PatchContrast
 
-GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if GPU else "cpu")
-CLOCK = time.perf_counter if GPU else time.thread_time
 SMALL = {"model": "vit_tiny_patch16", "batch": 8, "size": 96}
 LARGE = {"model": "vit_small_patch16", "batch": 64, "size": 224}
-
-
-class _Views:
-    def __init__(self, views: list[Tensor]) -> None:
-        self._views = views
-
-    def views(self, batch: Batch) -> list[Tensor]:
-        return self._views
 
 
 def job_of(objective: str, model: str, size: int, batch: int) -> PretrainJob:
@@ -163,11 +151,11 @@ def steps_of(objective: Objective, job: PretrainJob, views: list[Tensor]) -> dic
     """One step of ours and one of the plain formulation, on the same networks; both return the loss."""
     student = objective.networks["student"]
     optimizer = build_optimizer(student, job.optimizer)
-    loader: Any = _Views(views)
+    loader = SameViews(views)
     engine = Engine(student, student, optimizer, loader, World(0, 1, DEVICE), seed=0, bf16=GPU)
 
     def ours() -> float:
-        step = Step(engine, 8, iter([Batch(torch.zeros(1, dtype=torch.int64), {})]))
+        step = Step(engine, 8, iter([loader.batch]))
         objective.step(step)
         return float(step.means["loss"])
 
@@ -192,15 +180,12 @@ def measure(objective: str, model: str, batch: int, size: int, repeats: int) -> 
     times: dict[str, list[float]] = {"ours": [], "plain": []}
     losses = {}
     for name in times:  # the first step of each begins with the same weights
-        objective_built = job.pretrain.build(job, 10, DEVICE)
-        losses[name] = steps_of(objective_built, job, views)[name]()
+        losses[name] = steps_of(job.pretrain.build(job, 10, DEVICE), job, views)[name]()
     steps = steps_of(job.pretrain.build(job, 10, DEVICE), job, views)
     for _ in range(repeats + 1):
         for name, step in steps.items():
-            began = CLOCK()
-            step()
-            times[name].append(CLOCK() - began)
-    best = {name: sorted(seconds[1:])[len(seconds) // 2 - 1] for name, seconds in times.items()}
+            times[name].append(seconds(step))
+    best = {name: sorted(taken[1:])[len(taken) // 2 - 1] for name, taken in times.items()}
     print(
         f"{objective:15} plain {best['plain']:.3f} s, ours {best['ours']:.3f} s a step of {batch} images: "
         f"{best['plain'] / best['ours']:.2f} times; losses {losses['plain']:.5f} {losses['ours']:.5f}"

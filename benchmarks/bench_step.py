@@ -117,10 +117,6 @@ class SameViews:
         return self.given
 
 
-def our_step(dino: DINO, engine: Engine, batch: Batch) -> None:
-    dino.step(Step(engine, 1, iter([batch])))
-
-
 def seconds(action: Callable[[], object]) -> float:
     began = CLOCK()
     action()
@@ -216,7 +212,7 @@ def main() -> None:
     print(f", K {given.out_dim}")
     rate = matmul_rate()
     best = alternate(
-        lambda: our_step(ours, engine, loader.batch),
+        lambda: ours.step(Step(engine, 1, iter([loader.batch]))),
         lambda: plain_step(plain, plain_optimizer, scaler, views, number),
         given.repeats,
     )
