@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image, ImageFilter
 from torchvision import transforms
 
 from dinoskip.data import ImageFolder
@@ -61,17 +61,6 @@ class Blur:
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2)))
 
 
-class Solarise:
-    """Pillow's solarisation, with probability ``p``."""
-
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        """Return the image, solarised with probability ``p``."""
-        return ImageOps.solarize(image) if random.random() < self.p else image
-
-
 def per_image_pipeline() -> Callable[[Image.Image], list[torch.Tensor]]:
     colour = [
         transforms.RandomHorizontalFlip(),
@@ -86,7 +75,7 @@ def per_image_pipeline() -> Callable[[Image.Image], list[torch.Tensor]]:
         return transforms.Compose([crop, *colour, *extra, *normal])
 
     first = view(224, (0.4, 1.0), Blur(1.0))
-    second = view(224, (0.4, 1.0), Blur(0.1), Solarise(0.2))
+    second = view(224, (0.4, 1.0), Blur(0.1), transforms.RandomSolarize(128, 0.2))
     local = view(96, (0.05, 0.4), Blur(0.5))
     return lambda image: [first(image), second(image), *(local(image) for _ in range(8))]
 

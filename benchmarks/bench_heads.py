@@ -24,7 +24,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from benchmarks.measuring import seconds
+from benchmarks.measuring import least_seconds
 from dinoskip.models import Backbone, create_model
 from eval.depth.bins import bin_depths, logit_gradients
 from eval.depth.config import DepthConfig
@@ -39,12 +39,6 @@ from eval.stacked import Group, draw_uniform, groups_of
 CLASSES, CROP = 1000, (416, 544)
 CPU = torch.device("cpu")
 Step = Callable[[], None]
-
-
-def best_of(step: Step, repeats: int) -> float:
-    """The least processor time of a call, in seconds, after one to warm up."""
-    step()
-    return min(seconds(step) for _ in range(repeats))
 
 
 def joined(features: FrozenFeatures, images: list[torch.Tensor], keys: Group) -> torch.Tensor:
@@ -96,7 +90,7 @@ def plain_linear(features: FrozenFeatures, images: list[torch.Tensor], labels: t
 def product_rate(repeats: int) -> float:
     """Multiply-adds a second of a large product."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    return 1024**3 / best_of(lambda: torch.mm(a, b, out=a.new_empty(1024, 1024)), 4 * repeats)
+    return 1024**3 / least_seconds(lambda: torch.mm(a, b, out=a.new_empty(1024, 1024)), 4 * repeats)
 
 
 def main() -> None:
@@ -145,9 +139,9 @@ def main() -> None:
         )
 
     with torch.no_grad():
-        forward = best_of(lambda: features(images), args.steps)
-        ours = best_of(together, args.steps)
-    alone = best_of(single, args.steps)
+        forward = least_seconds(lambda: features(images), args.steps)
+        ours = least_seconds(together, args.steps)
+    alone = least_seconds(single, args.steps)
     heads = len(groups) * args.rates
     read, _ = features(images)
     products = (

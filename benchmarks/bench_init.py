@@ -6,13 +6,13 @@ Claims (dinoskip/init): the leading 64 triplets of a query-key matrix come two t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from benchmarks.measuring import seconds
+from benchmarks.measuring import least_seconds, seconds
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.init.config import ConditionedInit, Init, MimeticInit, ResidualFreeInit, SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
@@ -25,10 +25,6 @@ def by_svd(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return u[:, :rank] * root, vh[:rank].T * root
 
 
-def best_time(function: Callable[[], object], repeats: int = 5) -> float:
-    return min(seconds(function) for _ in range(repeats))
-
-
 def main() -> None:
     torch.set_num_threads(1)
     for dim, alpha, beta in ((384, 1.8, 1.0), (768, 2.0, 0.6)):
@@ -36,7 +32,7 @@ def main() -> None:
         ours, full = spectral_factors(matrix, 64), by_svd(matrix, 64)
         error = float((ours[0] @ ours[1].T - full[0] @ full[1].T).norm() / (full[0] @ full[1].T).norm())
         balance = float((ours[0].T @ ours[0] - ours[1].T @ ours[1]).abs().max())
-        fast, slow = best_time(lambda m=matrix: spectral_factors(m, 64)), best_time(lambda m=matrix: by_svd(m, 64))  # type: ignore[misc]
+        fast, slow = (least_seconds(partial(factors, matrix, 64)) for factors in (spectral_factors, by_svd))
         print(
             f"width {dim}: {fast * 1e3:.0f} ms, SVD {slow * 1e3:.0f} ms, {slow / fast:.1f}x, "
             f"relative error {error:.0e}, balance {balance:.0e}"
@@ -49,8 +45,9 @@ def main() -> None:
         ResidualFreeInit(),
     )
     for init in inits:
-        seconds = best_time(lambda i=init: build_model(ModelConfig(name="vit_base_patch16", skip=False, init=i), 0), 1)  # type: ignore[misc]
-        print(f"ViT-B, {init.name}{' svd' if getattr(init, 'draw', '') == 'svd' else ''}: {seconds:.1f} s")
+        model = ModelConfig(name="vit_base_patch16", skip=False, init=init)
+        taken = seconds(partial(build_model, model, 0))
+        print(f"ViT-B, {init.name}{' svd' if getattr(init, 'draw', '') == 'svd' else ''}: {taken:.1f} s")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,12 @@ def seconds(function: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
+def least_seconds(function: Callable[[], object], repeats: int = 5) -> float:
+    """The least of :func:`seconds` over ``repeats`` calls, after one to warm up."""
+    function()
+    return min(seconds(function) for _ in range(repeats))
+
+
 def compare(
     fast: Callable[[], object], slow: Callable[[], object], repeats: int, times: int = 5
 ) -> tuple[float, float, float]:
