@@ -13,11 +13,12 @@ from dinoskip.randomness import torch_rng
 def draw_layers_(head: nn.Module, seed: int, place: str = "head", prefix: str = "") -> None:
     """Truncated normal (0.02) matrices and zero biases, in place, from ``seed`` and the names alone; norms stay.
 
-    ``prefix`` stands before the names.
+    They are drawn in float32 whatever their dtype is. ``prefix`` stands before the names.
     """
     for name, parameter in head.named_parameters(prefix):
         if parameter.ndim > 1:
-            nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", place, name))
+            drawn, rng = torch.empty(parameter.shape, dtype=torch.float32), torch_rng(seed, "init", place, name)
+            parameter.copy_(nn.init.trunc_normal_(drawn, std=0.02, generator=rng))
         elif name.endswith("bias"):
             parameter.zero_()
 
@@ -52,8 +53,9 @@ class DINOHead(nn.Module):
             nn.Linear(hidden_dim, bottleneck_dim),
         )
         draw_layers_(self.mlp, seed, prefix="mlp")
-        drawn, bound = torch.empty(out_dim, bottleneck_dim), bottleneck_dim**-0.5
-        self.last_v = nn.Parameter(drawn.uniform_(-bound, bound, generator=torch_rng(seed, "init", "head", "last_v")))
+        drawn, bound = torch.empty(out_dim, bottleneck_dim, dtype=torch.float32), bottleneck_dim**-0.5
+        drawn.uniform_(-bound, bound, generator=torch_rng(seed, "init", "head", "last_v"))
+        self.last_v = nn.Parameter(drawn.to(torch.get_default_dtype()))
         gain = torch.ones(out_dim, 1)
         if norm_last_layer:
             self.register_buffer("last_g", gain)
