@@ -115,12 +115,12 @@ def straight_and_resumed(
 def test_a_large_network_ends_with_the_bits_of_a_straight_run(
     name: str, classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """303 million weights: 9 GB of memory, 15 GB of disk."""
+    """303 million weights: 15 GB of memory, 15 GB of disk."""
     model = {"name": name, "depth": None, "img_size": 32, "skip": False, "init": {"name": "skipless"}}
     straight, final = straight_and_resumed(model, classes, tmp_path, monkeypatch, every=2, augment={"size": 32})
     assert tensor_hashes(final) == tensor_hashes(straight)
     _, config, _ = load_weights(exported_weights(final))
-    assert (config.embed_dim, config.depth) == (1024, 24)
+    assert (config.width, config.blocks) == (1024, 24)
 
 
 def test_a_killed_classifier_ends_with_the_bits_of_a_straight_one(
