@@ -30,7 +30,19 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, stdtr, stdtrit
 
 from dinoskip.randomness import numpy_rng
-from dinoskip.statistics import ENDS, F64, Records, are_hits, as_areas, holm, jackknife, mean_iou, variance, wilson
+from dinoskip.statistics import (
+    ENDS,
+    F64,
+    Records,
+    are_hits,
+    as_areas,
+    holm,
+    jackknife,
+    mean_iou,
+    parts_of_areas,
+    variance,
+    wilson,
+)
 
 SIGNIFICANT = 0.05
 LEAST = 6
@@ -369,12 +381,8 @@ def _of_split(
     total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
     shared = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
     union = np.where(first[:, None], every[:, blocks[0]], every[:, blocks[1]])
-    n, has_area = len(inside), area > 0
-    iou = np.divide(total, area, out=np.zeros_like(total), where=has_area)
-    without = area - union
-    change = np.divide(total - shared, without, out=np.broadcast_to(iou, shared.shape).copy(), where=without > 0) - iou
-    parts = (1 - n) * change / max(1, has_area.sum())
-    switched = np.zeros(n)
+    parts = parts_of_areas(shared, union, total, area)
+    switched = np.zeros(len(inside))
     for side, (units, (summed, areas)) in enumerate(zip((first, ~first), halves, strict=True)):
         with np.errstate(divide="ignore", invalid="ignore"):
             weight = np.where(areas > 0, 1 / areas, 0.0) / np.maximum(1, (areas > 0).sum(-1, keepdims=True))

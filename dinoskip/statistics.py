@@ -119,15 +119,22 @@ def jackknife(records: Records) -> Jackknife:
     class keeps its IoU. Memory: n x K numbers."""
     inside, every = as_areas(records)
     total, area = inside.sum(0), every.sum(0)
-    n, has_area = len(inside), area > 0
-    without = area - every
-    lone = has_area & (without <= 0).any(0)
-    iou = np.divide(total, area, out=np.zeros_like(total), where=has_area)
-    change = np.divide(total - inside, without, out=np.broadcast_to(iou, inside.shape).copy(), where=without > 0) - iou
+    has_area = area > 0
+    lone = has_area & (area - every <= 0).any(0)
     squares = np.square(np.divide(every, area, out=np.zeros_like(every), where=has_area)).sum(0)
     sizes = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
-    parts = (1 - n) * change / max(1, has_area.sum())
+    parts = parts_of_areas(inside, every, total, area)
     return Jackknife(float(mean_iou(total, area)), parts, lone if lone.size > 1 else ~has_area & False, sizes)
+
+
+def parts_of_areas(inside: F64, every: F64, total: F64, area: F64) -> F64:
+    """Return the jackknife parts (n, K) of a mean IoU of intersections and unions (n, K), whose sums are ``total`` and
+    ``area`` (K,); without its only unit a class keeps its IoU."""
+    without, has_area = area - every, area > 0
+    iou = np.divide(total, area, out=np.zeros_like(total), where=has_area)
+    change = np.divide(total - inside, without, out=np.broadcast_to(iou, inside.shape).copy(), where=without > 0) - iou
+    parts: F64 = (1 - len(inside)) * change / max(1, has_area.sum())
+    return parts
 
 
 def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:

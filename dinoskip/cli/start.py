@@ -53,10 +53,11 @@ def add_commands(commands: Any) -> None:
 
 def demo(args: Args) -> int:
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
-    whole = Namespace(only=None, start=None, until=None, variants=[], dry_run=False, json=False)
-    return studies.run(
-        Namespace(**{**vars(args), **vars(whole), "config": config, "overrides": [f"output={args.out}"]})
-    )
+    given: dict[str, Any] = {
+        "config": config, "overrides": [f"output={args.out}"], "only": None, "start": None, "until": None,
+        "variants": [], "dry_run": False, "json": False,
+    }  # fmt: skip
+    return studies.run(Namespace(**vars(args) | given))
 
 
 def init_study(args: Args) -> int:

@@ -11,7 +11,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_images, name_key, require_folder
 from dinoskip.data.schema import violated
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
-from dinoskip.data.sets.kind import DatasetKind, Published, TrainSubset
+from dinoskip.data.sets.kind import DatasetKind, Published
 from dinoskip.errors import DataError
 
 MASK_SUFFIX = ".png"
@@ -132,7 +132,11 @@ class PairedMasks(DatasetKind):
         """Open a split; train may be a subset."""
         folders = self.pair_folders(root, split)
         dataset = open_pairs(self.dataset_name, split, folders, self.class_map(root, folders), faults=faults)
-        return self.subsample(dataset) if isinstance(self, TrainSubset) else dataset
+        return self.subsample(dataset)
+
+    def subsample(self, dataset: SegmentationDataset) -> SegmentationDataset:
+        """Return what is used of a split: all of it, unless a kind is :class:`TrainSubset` first."""
+        return dataset
 
 
 def known_split(kind: str, split: str, splits: tuple[str, ...]) -> None:
