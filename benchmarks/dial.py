@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.pages import folded, read_csv, result_row, stage_seconds
 from dinoskip.files import read_json, write_bytes, write_text
 from dinoskip.results import EvalResult, read_rows, rows_csv
-from visualize.comparison import Scores, signed
+from visualize.comparison import Scores, points, signed
 from visualize.paper.published import SKIP
 from visualize.report.answer import Answer, AnswerLine, answers
 from visualize.report.overview import NOT_SEPARATING
@@ -178,7 +178,7 @@ def _compared(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
                 before = " / ".join(f"{_mean(side.before):.1f}" for side in sides)
                 last = " / ".join(f"{_mean(side.last):.1f}" for side in sides)
                 p = "" if line.p is None else f"{line.p:.2g}"
-                cells = [line.benchmark.metric, *values, line.difference.text, _word(line, silent), p, before, last]
+                cells = [line.benchmark.metric, *values, points(line.difference), _word(line, silent), p, before, last]
                 body.append([f"{pair.first} − {pair.second}", *cells])
     columns = ("networks", "measure", "first", "second", "difference", "the first is", "p", "untrained", "last block")
     return markdown_rows(columns, body)

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.pages import read_csv, result_row
+from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
 from visualize.comparison import Scores, judged_scores, signed
-from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
 from visualize.paper.claims import claims, claims_grid, pairs_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP

@@ -147,6 +147,21 @@ class Difference:
     seeds: bool = False
     why: str = ""
 
+    @property
+    def paired(self) -> bool:
+        """Whether both scores are of the same units, one by one."""
+        return self.n > 0
+
+    @property
+    def in_points(self) -> Difference:
+        """The same in percentage points, of one between shares (0..1)."""
+        return replace(self, value=100 * self.value, low=100 * self.low, high=100 * self.high)
+
+    @property
+    def turned(self) -> Difference:
+        """The second score minus the first."""
+        return replace(self, value=-self.value, low=-self.high, high=-self.low)
+
 
 def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Difference:
     """Return the mean of ``first`` minus that of ``second`` (nothing: 0), one estimate a seed of training, see above.

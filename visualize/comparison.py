@@ -51,46 +51,11 @@ ON_SHOWN = "chosen on the images shown: an upper estimate"
 _Z = NormalDist().inv_cdf(0.975)
 
 
-@dataclass(frozen=True)
-class ScoreDifference:
-    """A difference in percent points with its 95 % interval, and two-sided p of its being 0; nan where there is none.
-
-    ``n`` images (0: unpaired, or taken as fixed); ``seeds`` says whether those of training are random, too, ``why`` for
-    want of what there is no p.
-    """
-
-    value: float
-    low: float
-    high: float
-    p: float
-    n: int = 0
-    seeds: bool = False
-    why: str = ""
-
-    @classmethod
-    def of(cls, apart: Difference) -> ScoreDifference:
-        """The difference in percent points of one between shares (0..1)."""
-        return cls(100 * apart.value, 100 * apart.low, 100 * apart.high, apart.p, apart.n, apart.seeds, apart.why)
-
-    @property
-    def turned(self) -> ScoreDifference:
-        """The second minus the first."""
-        return replace(self, value=-self.value, low=-self.high, high=-self.low)
-
-    @property
-    def paired(self) -> bool:
-        """Whether both scores are of the same images, one by one."""
-        return self.n > 0
-
-    @property
-    def text(self) -> str:
-        """``+5.2 [+1.1, +9.0]``, and whether it is unpaired."""
-        value, low, high = map(signed, (self.value, self.low, self.high))
-        return (
-            value
-            + ("" if math.isnan(self.low) else f" [{low}, {high}]")
-            + ("" if self.paired else ", images fixed" if self.seeds else ", unpaired")
-        )
+def points(apart: Difference) -> str:
+    """``+5.2 [+1.1, +9.0]`` of a difference in percentage points, and whether it is unpaired."""
+    value, low, high = map(signed, (apart.value, apart.low, apart.high))
+    interval = "" if math.isnan(apart.low) else f" [{low}, {high}]"
+    return value + interval + ("" if apart.paired else ", images fixed" if apart.seeds else ", unpaired")
 
 
 def signed(value: float) -> str:

@@ -17,9 +17,9 @@ from visualize.comparison import (
     FIXED,
     ON_SHOWN,
     NetworkScores,
-    ScoreDifference,
     Scores,
     judged_scores,
+    points,
 )
 
 COUNT = 80
@@ -34,7 +34,7 @@ def corloc(model, hits, block="1", **more):
 
 def difference_of(one, other, margin=0.0):
     made = judged_scores(NetworkScores("", (one,)), NetworkScores("", (other,)), margin)
-    return None if made is None else ScoreDifference.of(made.difference)
+    return None if made is None else made.difference.in_points
 
 
 def blocks_of(model, seed, rates):
@@ -164,7 +164,7 @@ def test_margins_move_what_is_tested():
     a, b = (Scores({}).of(replace(row, value=value)) for (row, _), value in zip(pair, (60.0, 61.0), strict=True))
     assert difference_of(a, b, margin=1.0).p == pytest.approx(1.0)
     assert difference_of(a, b, margin=3.0).p < 0.01
-    assert difference_of(a, b).text == "−1.0 [−2.4, +0.4], unpaired"
+    assert points(difference_of(a, b)) == "−1.0 [−2.4, +0.4], unpaired"
 
 
 def test_images_own_scores_are_paired_by_the_bootstrap():

@@ -9,6 +9,7 @@ from typing import Any
 from dinoskip.files import write_text
 from dinoskip.results import rows_csv
 from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
+from visualize.comparison import points
 from visualize.pages import render_page
 from visualize.report.rows_page import write_long_table
 from visualize.tables import as_csv
@@ -62,7 +63,7 @@ def _shown(table: BoardTable) -> dict[str, Any]:
             "interval": _interval(line),
             "block": line.score.block.replace("b", ""),
             "how": line.how,
-            "difference": "" if line.difference is None else line.difference.text,
+            "difference": "" if line.difference is None else points(line.difference),
             "p": "" if line.p is None else f"{line.p:.2g}",
             "blocks": [_cell(line.values.get(block)) for block in table.blocks],
         }

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from dinoskip.estimates import Judgement, decided, judged
+from dinoskip.estimates import Difference, Judgement, decided, judged
 from dinoskip.records import ImageRecords
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.board.sources import BoardSource
-from visualize.comparison import Score, ScoreDifference, Scores, aligned
+from visualize.comparison import Score, Scores, aligned
 from visualize.rows import Benchmark, benchmark_key, comparable, values_of
 
 SETTING = ("protocol", "resolution", "norm", "facet", "classes", "n")
@@ -39,7 +39,7 @@ class BoardLine:
     rank: int | None
     score: Score
     values: Mapping[str, float]
-    difference: ScoreDifference | None = None
+    difference: Difference | None = None
     p: float | None = None
     places: tuple[int, int] | None = None
     unresolved: str = ""
@@ -148,7 +148,7 @@ def _ranked(
         above = sum(verdicts[other, at][1][0] > 0 for other in range(at))
         below = sum(verdicts[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
         judgement, (_, p) = verdicts.get((0, at), (None, (0, math.nan)))
-        apart = ScoreDifference.of(judgement.difference) if judgement else None
+        apart = judgement.difference.in_points if judgement else None
         if apart and not apart.paired and math.isnan(apart.low):
             apart = None  # neither records nor intervals say how sure it is
         rank = 1 + sum(other.value > score.value for _, other, _ in scored)

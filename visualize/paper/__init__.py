@@ -1,5 +1,4 @@
 """The papers beside a study.
 
-``published`` tables, ours in them by ``compare``, the paper's ``claims`` by ``rules``, its own numbers ``as_study``;
-tables of the ``others``.
+``published`` tables, ours in them by ``compare``, the paper's ``claims`` by ``rules``; tables of the ``others``.
 """

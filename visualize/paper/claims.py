@@ -19,7 +19,7 @@ import numpy as np
 
 from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, one_sided
 from dinoskip.statistics import holm
-from visualize.comparison import NetworkScores, ScoreDifference, Scores, judged_scores, signed
+from visualize.comparison import NetworkScores, Scores, judged_scores, points, signed
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, INITIALISED, SKIP
 from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
@@ -164,7 +164,7 @@ def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Ju
     higher = high if gap.value > 0 else low
     shown = replace(gap, value=gap.value - less, low=gap.low - less, high=gap.high - less)
     direction = 0 if higher.is_dead else (gap.value > 0) - (gap.value < 0)
-    text = f"{label}: {high.text} − {low.text} = {ScoreDifference.of(shown).text}"
+    text = f"{label}: {high.text} − {low.text} = {points(shown.in_points)}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
         text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
     text += f"; {gap.why}" if gap.why else ""

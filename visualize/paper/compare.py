@@ -194,7 +194,7 @@ def compared_csv(table: PublishedTable, study: ComparedStudy) -> str:
     lines: list[list[object]] = []
     for labels, cells in table.rows:
         for column, cell in zip(columns, cells, strict=True):
-            row, gap = find(cell, ours), None
+            row = find(cell, ours)
             gap = None if row is None or cell.paper is None else round(row.value - cell.paper, 4)
             about = [NOT_RUN, None, None, None] if row is None else [row.value, row.deviation, row.low, row.high]
             of = [""] * 10 if row is None else [

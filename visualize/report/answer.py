@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.estimates import Judgement, decided
+from dinoskip.estimates import Difference, Judgement, decided
 from dinoskip.results import EvalResult
 from visualize.comparison import (
     CROSS_FITTED,
@@ -23,9 +23,9 @@ from visualize.comparison import (
     ROUNDED,
     NetworkScores,
     Score,
-    ScoreDifference,
     Scores,
     judged_scores,
+    points,
     signed,
 )
 from visualize.paper.published import SKIP
@@ -84,9 +84,9 @@ class AnswerLine:
     trivial: EvalResult | None = None
 
     @property
-    def difference(self) -> ScoreDifference | None:
+    def difference(self) -> Difference | None:
         """Difference between the two networks in percentage points; None without a judgement."""
-        return ScoreDifference.of(self.judgement.difference) if self.judgement else None
+        return self.judgement.difference.in_points if self.judgement else None
 
     @property
     def higher(self) -> Measured | None:
@@ -365,7 +365,7 @@ def _with_subject(names: Sequence[str], outcome: str) -> str:
 
 
 def _text(line: AnswerLine) -> str:
-    return line.difference.text if line.difference else ""
+    return points(line.difference) if line.difference else ""
 
 
 def choices(compared: Sequence[Answer]) -> str:

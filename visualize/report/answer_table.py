@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from visualize.comparison import Score
+from visualize.comparison import Score, points
 from visualize.report.answer import Answer, Measured, choices, dependences, verdict
 from visualize.report.cautions import cautions
 from visualize.tables import TextTable, mean_deviation
@@ -28,7 +28,7 @@ def answer_table(
             last = _beside(sides, lambda side: side.last)
             cells = [
                 *map(_cell, sides),
-                line.difference.text if line.difference else "",
+                points(line.difference) if line.difference else "",
                 line.certainty,
                 untrained,
                 last,

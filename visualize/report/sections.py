@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from visualize.comparison import points
 from visualize.palette import variant_colour, variant_places
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
@@ -44,7 +45,7 @@ def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
     return {
         "label": line.benchmark.label,
         "scores": [(name, side.parts if side else None) for name, side in sides],
-        "difference": line.difference.text if line.difference else "",
+        "difference": points(line.difference) if line.difference else "",
         "verdict": line.verdict if line.difference else "",
         "certainty": line.certainty,
         "untrained": before if any(side.before for _, side in sides if side) else "",

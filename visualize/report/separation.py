@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from dinoskip.estimates import SIGNIFICANT, Difference, difference, gain_of, one_sided
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import ScoreDifference, Scores, aligned
+from visualize.comparison import Scores, aligned, points
 from visualize.report.answer import Measured, measured, without_place
 from visualize.rows import Benchmark, StudyVariant, families
 
@@ -101,7 +101,7 @@ def _text(
     if not sides:
         return benchmark.label
     best = max(sides, key=lambda side: side.value)
-    apart = {name: ScoreDifference.of(values).text for name, values in above.get(best.name, {}).items()}
+    apart = {name: points(values.in_points) for name, values in above.get(best.name, {}).items()}
     parts = [f"best trained {best.value:.1f} ({best.name})"]
     if trivial is not None:
         parts.append(f"{apart[_RULE]} against the {trivial.rule} ({trivial.value:.1f})")

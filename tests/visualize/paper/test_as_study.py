@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
 from benchmarks.paper_claims import verdict_table
-from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
 from visualize.paper.compare import find
 from visualize.paper.published import PUBLISHED
 

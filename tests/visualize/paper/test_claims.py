@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.paper_as_study import paper_as_study
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.as_study import paper_as_study
 from visualize.paper.claims import (
     CONTRADICTED,
     MIXED,

@@ -8,7 +8,7 @@ import numpy as np
 
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import Scores
+from visualize.comparison import Scores, points
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import answers, choices, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
@@ -62,8 +62,8 @@ def test_what_overlaps_unpaired_is_decided_in_pairs_and_the_sentence_says_it():
     [line] = found[0].lines
     assert line.second.now[0].high > line.first.now[0].low, "the two intervals overlap"
     assert (line.sign, line.verdict) == (1, "better")
-    assert verdict(found) == f"o is better in CorLoc, voc val ({line.difference.text}), compared with s."
-    assert line.difference.text.startswith("+10.0 [+")
+    assert verdict(found) == f"o is better in CorLoc, voc val ({points(line.difference)}), compared with s."
+    assert points(line.difference).startswith("+10.0 [+")
 
 
 def test_a_difference_that_one_test_finds_is_undecided_among_many():
@@ -148,7 +148,7 @@ def test_unpaired_differences_are_named():
     pair = (("s", SKIP, "soap", [(corloc("s", 0.5)[0], None)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
     found = answered(*pair)
     assert any("unpaired" in said for said in cautions(found))
-    assert found[0].lines[0].difference.text.endswith("unpaired")
+    assert points(found[0].lines[0].difference).endswith("unpaired")
 
 
 def test_what_was_not_run_has_no_difference():
