@@ -14,7 +14,7 @@ from torch import nn
 
 from dinoskip.cli import main
 from dinoskip.config import dump
-from dinoskip.data import LabelledFolder
+from dinoskip.data import ImageFolder, LabelledFolder
 from dinoskip.errors import ConfigError, Interrupted, WeightsError
 from dinoskip.files import read_json
 from dinoskip.flops import vit_flops, vit_parameters
@@ -28,7 +28,8 @@ from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.supervised import supervise
 from tests.helpers.labelled import make_classes, supervised_job
-from tests.helpers.tiny import rows_of, tensor_hashes, tiny_job
+from tests.helpers.launch import run_ranks
+from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 from tests.training.test_resume import folder, killed_before
 
 PVT = {"name": "timm:pvt_v2_b0", "depth": None, "img_size": 32}
@@ -258,6 +259,46 @@ def test_every_family_is_compiled_without_a_break_and_exported(
     assert (written["compiled_graphs"], written["uncompiled"]) == (1, None)
     assert torch._dynamo.utils.counters["graph_break"] == {}
     assert save_onnx(tmp_path / "a.onnx", load_backbone(f"run:{tmp_path / 'run'}")) < 1e-5
+
+
+def dino_job(name: str, **pretrain_settings: Any) -> PretrainJob:
+    """Three steps of DINO, on crops of two sizes."""
+    crops = {"global_size": 64, "local_size": 32, "num_local": 1}
+    tree = dump(tiny_job(epochs=1, warmup_epochs=0, crops=crops, **pretrain_settings))
+    tree["model"] = {"name": name, "depth": None, "img_size": 64, "drop_path": 0}
+    tree["optimizer"]["lr"] = 2e-3
+    return PretrainJob.model_validate(tree)
+
+
+OF_TWO_SIZES = ["timm:pvt_v2_b0", "timm:swin_tiny_patch4_window7_224", "timm:vit_tiny_patch16_224"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_TWO_SIZES)
+def test_dino_of_a_family_on_two_sharded_ranks_is_that_of_one(name: str, tmp_path: Path) -> None:
+    images, job = make_images(tmp_path / "images", 24), dino_job(name, parallel="fsdp")
+    for size in (1, 2):
+        outcomes = run_ranks(size, job, images, tmp_path / f"of-{size}")
+        assert [code for code, _ in outcomes] == [0] * size, outcomes
+    losses = [[row["loss"] for row in rows_of(tmp_path / f"of-{size}")] for size in (1, 2)]
+    assert len(losses[0]) == 3
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_TWO_SIZES)
+def test_dino_of_a_family_is_compiled_and_takes_the_same_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    torch._dynamo.utils.counters.clear()
+    images = ImageFolder.open(make_images(tmp_path / "images", 24))
+    for compiled in (False, True):
+        pretrain(dino_job(name, compile=compiled), images, tmp_path / str(compiled), device="cpu")
+    assert read_json(tmp_path / "True" / "env.json")["uncompiled"] is None
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    losses = [[row["loss"] for row in rows_of(tmp_path / str(compiled))] for compiled in (False, True)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 @pytest.mark.slow
