@@ -37,7 +37,7 @@ ACTIVATIONS = (4, 6, 8, 12, 16)
 
 
 def build(kind: str, seed: int) -> VisionTransformer:
-    """With skips and the default initialisation, or without and paper 4's or paper 0's."""
+    """Build a network with skips and the default initialisation, or without skips and that of paper 4 or paper 0."""
     model = create_model("vit_tiny_patch8", skip=kind == "skip", depth=12, img_size=SIDE, embed_dim=96, num_heads=3,
                          num_classes=len(PHOTOS))  # fmt: skip
     trunc_normal_(model, seed)

@@ -118,14 +118,14 @@ def page(design: Made, rng: np.random.Generator) -> list[AnswerLine]:
 
 
 def claimed(design: Made, rng: np.random.Generator) -> list[Comparison]:
-    """All comparisons of the paper's claims in a study."""
+    """Compare the networks of a made study by each of the paper's claims."""
     variants, scores = study(design, rng)
     return [comparison for claim in claims(ComparedStudy(variants), scores) for comparison in claim.comparisons]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Of many pages: the share with a verdict, of lines with one, and of intervals that hold the truth, in percent."""
+    """Shares, in percent, of pages with a verdict, of lines with a verdict, and of intervals that hold the truth."""
 
     pages: float
     lines: float

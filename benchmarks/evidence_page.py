@@ -167,7 +167,7 @@ class Comparison:
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """Mean difference over seeds; nan without one."""
         return statistics.mean(self.differences.values()) if self.n else float("nan")
 
     @property

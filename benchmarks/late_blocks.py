@@ -68,7 +68,7 @@ def scenes(count: int, size: int) -> Scenes:
 
 
 def read(backbone: Backbone, data: Scenes, batch: int = 50) -> Read:
-    """All read points of all blocks."""
+    """Read the tokens of every block at every read point."""
     blocks = list(range(1, backbone.depth + 1))
     normalise = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
     tokens: dict[str, dict[int, list[Tensor]]] = {name: {block: [] for block in blocks} for name in READ_POINTS}
@@ -135,17 +135,17 @@ def same_cut(cuts: TokenCuts) -> float:
 
 
 def centred(tokens: Tensor) -> Tensor:
-    """Without the mean of the image's tokens."""
+    """Subtract the mean of each image's tokens (B, N, C)."""
     return tokens - tokens.mean(1, keepdim=True)
 
 
 def without_position(tokens: Tensor) -> Tensor:
-    """Without the mean of all images' tokens at the same position in the grid."""
+    """Subtract the mean of all images' tokens at the same position of the grid."""
     return tokens - tokens.mean(0, keepdim=True)
 
 
 def without_first_component(tokens: Tensor) -> Tensor:
-    """Without the first singular direction of the image's tokens, as they are (mostly their offset)."""
+    """Remove the first singular direction of each image's tokens, not centred (mostly their offset)."""
     _, _, directions = torch.linalg.svd(tokens, full_matrices=False)
     first = directions[:, :1]
     return tokens - (tokens @ first.transpose(1, 2)) @ first

@@ -273,7 +273,7 @@ def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
 
 
 def _points(net: Network, what: str) -> dict[int, float]:
-    """By block, means over seeds after training."""
+    """Mean over seeds after training, by block."""
     every = [net.dense(rows, net.epochs) for rows in net.seeds.values()]
     if what == "token cosine":
         return {block: statistics.mean(rows[block].token_cosine or 0.0 for rows in every) for block in every[0]}

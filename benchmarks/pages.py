@@ -55,7 +55,7 @@ def folded(title: str, lines: Iterable[str]) -> list[str]:
 
 
 def stage_seconds(folders: Iterable[Path]) -> float:
-    """Of all finished stages of studies."""
+    """Sum the seconds of all finished stages of studies."""
     return sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
 
 

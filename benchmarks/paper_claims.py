@@ -87,7 +87,7 @@ class SeedsComparison:
 
     @property
     def seeds(self) -> int:
-        """Of the side that has fewer."""
+        """Number of seeds of the side that has fewer."""
         return min(len(self.high), len(self.low))
 
 
@@ -158,7 +158,7 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
 
 
 def corrected(pairs: Sequence[SeedsComparison]) -> list[SeedsComparison]:
-    """The same with Holm's p in place of each one's, and what counts by it."""
+    """Replace each comparison's p by Holm's, and say which comparisons then count."""
     tested = [pair.p for pair in pairs if not math.isnan(pair.p)]
     adjusted = iter(holm(tested))
     with_p = [pair if math.isnan(pair.p) else replace(pair, p=next(adjusted)) for pair in pairs]

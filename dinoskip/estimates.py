@@ -92,7 +92,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of 95 %: Wilson's of hits, for as many units as have its variance; else Student's; nan for one unit."""
+        """95 % interval: Wilson's of hits, for as many units as have its variance; else Student's; nan of one unit."""
         if len(self.parts) < 2:
             return math.nan, math.nan
         squared = self.standard_error**2
@@ -154,7 +154,7 @@ class Difference:
 
     @property
     def in_points(self) -> Difference:
-        """The same in percentage points, of one between shares (0..1)."""
+        """The difference in percentage points, of one between shares (0..1)."""
         return replace(self, value=100 * self.value, low=100 * self.low, high=100 * self.high)
 
     @property
@@ -214,7 +214,7 @@ def _t(value: float, squared: float, degrees: float, n: int, *, seeds: bool, cen
 
 
 def _over_units(value: float, both: Estimate) -> Difference:
-    """Of one seed each. Exact by all signs for few units (Fisher 1935), and for hits (McNemar 1947)."""
+    """Difference of one seed each; p is exact for few units (all signs, Fisher 1935) and for hits (McNemar 1947)."""
     n, sums = len(both.parts), both.parts.sum(1)
     if n < 2:
         return Difference(value, math.nan, math.nan, math.nan, n)
@@ -284,7 +284,7 @@ class Judgement:
 
     @property
     def p(self) -> float:
-        """Of the higher one not being better: the larger p of there being no difference, and (one-sided) no gain.
+        """p of the higher one not being better: the larger of the p of no difference and the one-sided p of no gain.
 
         Both must hold (Berger 1982). nan where either is undecided for want of units or seeds.
         """

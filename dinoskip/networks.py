@@ -61,7 +61,7 @@ class LevelNetwork(Network):
 
 
 def _of_timm(name: str, size: int) -> Network:
-    """By the network itself, built without storage; this imports torch."""
+    """Describe timm's network by building it without storage, which imports torch."""
     facts = implementation("dinoskip.models.network_facts:facts_of")(name, size)
     patch, depth = facts.multiple, len(facts.strides)
     values = sum(width * (patch / stride) ** 2 for width, stride in zip(facts.widths, facts.strides, strict=True))
@@ -100,7 +100,7 @@ def known_network(spec: str) -> Network | None:
 
 
 def _of_name(name: str, options: Mapping[str, Any]) -> Network | None:
-    """By the size and the patch in a name, such as ``vit_small_patch14_dinov2`` or ``dinov2_vits14``."""
+    """Read size and patch off a name such as ``vit_small_patch14_dinov2`` or ``dinov2_vits14``."""
     if named := _SIZE_AND_PATCH.search(name):
         size, patch = named[1], int(named[2])
     elif named := _LETTER_AND_PATCH.search(name):
@@ -113,7 +113,7 @@ def _of_name(name: str, options: Mapping[str, Any]) -> Network | None:
 
 
 def _of_tensors(header: TensorFile) -> Network | None:
-    """By shapes under timm's, the authors' or OpenAI's names."""
+    """Read the shapes of tensors under timm's, the authors' or OpenAI's names."""
     embeddings = [
         shape for name, shape in header.shapes.items()
         if re.search(r"(patch_embed\.proj|patch_embeddings\.projection|\bconv1)\.weight$", name) and len(shape) == 4
@@ -128,7 +128,7 @@ def _of_tensors(header: TensorFile) -> Network | None:
 
 
 def _of_torch_file(file: Path, options: Mapping[str, Any]) -> Network | None:
-    """By the shapes of the ViT in a torch file, whatever it is wrapped in; this imports torch."""
+    """Read the shapes of the ViT in a torch file, whatever it is wrapped in; this imports torch."""
     with suppress(WeightsError):
         built = implementation("dinoskip.models.from_file:architecture_of")(
             file, options.get("role"), options.get("prefix")
@@ -138,7 +138,7 @@ def _of_torch_file(file: Path, options: Mapping[str, Any]) -> Network | None:
 
 
 def _of_description(described: Mapping[str, Any]) -> Network | None:
-    """By the ``config.json`` of transformers."""
+    """Read the ``config.json`` of transformers."""
     vision = described.get("vision_config", described)
     width, patch, depth = (vision.get(key) for key in ("hidden_size", "patch_size", "num_hidden_layers"))
     if not all(isinstance(value, int) and value > 0 for value in (width, patch, depth)):

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    """The same in float32, or as they are in float64."""
+    """Return ``values`` in float32, or in float64 if they are in it."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

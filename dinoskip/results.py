@@ -161,7 +161,7 @@ def rows_in(output: Path) -> list[EvalResult]:
 
 
 def _with_interval(row: EvalResult) -> EvalResult:
-    """Of a classifier's accuracy, which its training writes without, Wilson's interval; other rows as they are."""
+    """Add Wilson's interval to a classifier's accuracy, which training writes without; other rows stay as they are."""
     if row.task != "classify" or row.low is not None or row.n < 1 or not math.isfinite(row.value):
         return row
     from dinoskip.statistics import wilson  # numpy, scipy

@@ -54,7 +54,7 @@ def declared_weights(path: Path) -> tuple[VitConfig, dict[str, Any], TensorFile]
 
 
 def list_checkpoints(run_dir: str | Path) -> dict[int, Path]:
-    """All published ``run_dir/checkpoints/step-*`` by step, newest first, verified or not."""
+    """List published ``run_dir/checkpoints/step-*`` by step, newest first, verified or not."""
     folders = (Path(run_dir) / CHECKPOINTS).glob("step-*")
     steps = {int(path.name[5:]): path for path in folders if path.name[5:].isdecimal() and path.is_dir()}
     return dict(sorted(steps.items(), reverse=True))

@@ -194,7 +194,7 @@ def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float
 
 @dataclass(frozen=True)
 class McNemar:
-    """In how many images only the first, and only the second, is right; the exact two-sided p-value of equal parts."""
+    """Images in which only the first, and only the second, is right, and the exact two-sided p of equal shares."""
 
     only_a: int
     only_b: int

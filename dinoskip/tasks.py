@@ -221,7 +221,7 @@ def task(name: str) -> EvaluationTask:
 
 
 def tasks() -> list[EvaluationTask]:
-    """All records, in order of execution."""
+    """Return the records of all tasks, in order of execution."""
     return [task(name) for name in TABLE]
 
 

@@ -63,7 +63,7 @@ class RowComparison:
 
     @property
     def text(self) -> str:
-        """In one line, ``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01``."""
+        """The line ``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01``."""
         row, d = self.a.row, self.difference
         where = f"{row.metric} on {row.dataset} {row.split}, {d.n} images"
         value, low, high = (f"{bound:+{row.digits}}" for bound in (d.value, d.low, d.high))

@@ -91,7 +91,7 @@ class LabelledTokens:
         train_set: SegmentationDataset,
         val_set: SegmentationDataset,
     ) -> tuple[LabelledTokens, LabelledTokens]:
-        """Both splits (:meth:`of`); :class:`DataError` unless the stores are of one network in one way."""
+        """Make both splits by :meth:`of`; :class:`DataError` unless both stores hold the same features."""
         if train_store.weights_hash != val_store.weights_hash:
             raise DataError(f"{val_store.path}: of other weights than {train_store.path}: weights_hash differs")
         for name in ("blocks", "facet", "norm", "transform"):

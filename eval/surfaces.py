@@ -115,7 +115,7 @@ class ChosenHeads:
 
     @property
     def names(self) -> list[str]:
-        """Of the groups: ``"3"``, or ``"3+6+9+12"``."""
+        """Names of the groups of blocks: ``"3"``, or ``"3+6+9+12"``."""
         return [name_of(group) for group in self.stack.groups]
 
     def _lowest(self, scores: NDArray[np.float64]) -> list[int]:

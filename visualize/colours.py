@@ -148,7 +148,7 @@ class _FiniteTokens(Mapping[str, np.ndarray]):
 
 
 class _Rows(Iterable[np.ndarray]):
-    """The same, each as rows (h·w, C); may be read several times."""
+    """Tokens of each image as rows (h·w, C); they may be read several times."""
 
     def __init__(self, tokens: Mapping[str, np.ndarray]) -> None:
         self._tokens = tokens
@@ -187,7 +187,7 @@ def _ends(scores: Scores) -> np.ndarray:
 
 
 def _painted(scores: Scores, ids: Sequence[str], ends: np.ndarray) -> list[np.ndarray | None]:
-    """All images scaled as one."""
+    """Paint all images, each channel scaled between the same ends."""
     return [to_rgb(scores[name], between=(ends[0], ends[1])) if name in scores else None for name in ids]
 
 

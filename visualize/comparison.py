@@ -105,7 +105,7 @@ class Score:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """Of the images, sorted; none without records of all seeds on the same images."""
+        """Ids of the images, sorted; none without records of all seeds on the same images."""
         same = {frozenset(outcome.ids) for outcome in self.outcomes}
         return tuple(sorted(self.outcomes[0].ids)) if len(same) == 1 else ()
 
@@ -209,7 +209,7 @@ class Scores:
 
     @property
     def benchmarks(self) -> list[Benchmark]:
-        """In reading order; of k-NN one k a data set."""
+        """Benchmarks in reading order; k-NN has one k a data set."""
         return list(self._rows)
 
     def last_epoch(self, name: str, benchmark: Benchmark) -> int:
@@ -242,7 +242,7 @@ class Scores:
         return self._cross_fitted(single) or replace(self.of(single[top], ON_SHOWN, top), best=single[top])
 
     def earlier(self, rows: Rows) -> Score | None:
-        """The same of the blocks before the last; None if there is none."""
+        """Choose, as :meth:`chosen` does, among the blocks before the last; None if there is none."""
         end = max((int(row.block) for row in _single(rows).values()), default=0)
         return self.chosen({place: row for place, row in rows.items() if row.block != str(end)})
 
@@ -291,7 +291,7 @@ def _single(rows: Rows) -> dict[str, EvalResult]:
 
 
 def _with_own_best(benchmarks: Arranged) -> Arranged:
-    """The same; behind those that differ in where blocks are read, one (:data:`OWN_BEST`) of all of them together.
+    """Add, behind benchmarks that differ only in where blocks are read, one of them all together (:data:`OWN_BEST`).
 
     Its rows are of single blocks, by block and read point: ``3 mlp``.
     """

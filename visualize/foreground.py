@@ -22,7 +22,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Foreground:
-    """Of each image: which tokens are foreground, bool (h, w), and their colours, uint8 (h, w, 3), black elsewhere."""
+    """Foreground tokens of each image, bool (h, w), and their colours, uint8 (h, w, 3), black elsewhere."""
 
     masks: Sequence[NDArray[np.bool_]]
     colours: Sequence[NDArray[np.uint8]]
@@ -79,7 +79,7 @@ def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) ->
 
 @dataclass(frozen=True)
 class OutlierCount:
-    """Of one block: the share of outlying tokens, their mean norm (0: none), the median norm, largest over median."""
+    """A block's share of outlying tokens, their mean norm (0: none), the median norm, the largest over the median."""
 
     share: float
     norm: float

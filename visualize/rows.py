@@ -60,7 +60,7 @@ class Benchmark:
 
     @property
     def key(self) -> Key:
-        """All but the setting, as :func:`benchmark_key` of a row."""
+        """Task, metric, data set and split, as :func:`benchmark_key` of a row."""
         return (self.task, self.metric, self.dataset, self.split)
 
     def is_of(self, row: EvalResult) -> bool:
@@ -205,7 +205,7 @@ def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str
 
 
 def one_k_per_dataset(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
-    """The same without all but the last of the settings at which a metric is taken, as k-NN's k: one fills a curve."""
+    """Keep, of settings such as k-NN's k, the last of each data set: one is enough for a curve."""
     last = {(b.task, b.dataset, b.setting): b for b in benchmarks if _varies(b)}
     return {b: v for b, v in benchmarks.items() if not _varies(b) or last[b.task, b.dataset, b.setting] == b}
 

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     _commands: Any = None
 
     def add_subparsers(self, **settings: Any) -> Any:
-        """As argparse's; names that are no command are answered by the nearest one."""
+        """Add commands as argparse does; a name that is no command is answered by the nearest one."""
         self._commands = super().add_subparsers(**settings)
         return self._commands
 
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         return [command for command, parser in self._commands.choices.items() if parser.description]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, after a look at the names of commands and options."""
+        """Parse as argparse does, after checking the names of commands and options."""
         given = list(sys.argv[1:] if args is None else args)
         if self._commands is not None and given and not given[0].startswith("-"):
             self._check_command(given[0])

@@ -44,7 +44,7 @@ def cut(pixels: Tensor, first: np.ndarray, widths: np.ndarray, boxes: np.ndarray
 
 
 def cut_by_products(pixels: Tensor, first: np.ndarray, widths: np.ndarray, boxes: np.ndarray, size: int) -> Tensor:
-    """As :func:`cut`, by batched matrix products on the device of ``pixels``; boxes of like size go together."""
+    """Cut as :func:`cut` does, by batched matrix products on the device of ``pixels``, boxes of like size together."""
     device = pixels.device
     heights, lengths = boxes[:, 2], boxes[:, 3]
     corner = first + boxes[:, 0] * widths + boxes[:, 1]

@@ -32,7 +32,7 @@ from dinoskip.data.augment import (
 
 
 class FusedAugment:
-    """As :func:`dinoskip.data.augment.augment`, compiled; where that fails, operation by operation, with a warning."""
+    """A compiled :func:`dinoskip.data.augment.augment`; where compiling fails it warns and runs the plain one."""
 
     def __init__(self) -> None:
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None  # at the first batch: workers get a copy

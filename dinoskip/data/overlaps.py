@@ -26,7 +26,7 @@ class Overlaps:
     all_views = True
 
     def __call__(self, epoch: int, indices: np.ndarray, boxes: np.ndarray, flips: np.ndarray) -> list[Tensor]:
-        """Of P pairs, pair-major over B images: ``student`` and ``teacher`` float32 (P, 5), ``turned`` bool (P, 2),
+        """Return of P pairs, pair-major over B images: ``student``, ``teacher`` float32 (P, 5), ``turned`` bool (P, 2),
         ``valid`` bool (P,).
 
         The first column of the former two is the number of the view (over its kind, view-major), the others x0, y0, x1,

@@ -159,7 +159,7 @@ def analyze_blocks(backbone: Backbone, images: Tensor, config: BlockAnalysisConf
 
 @torch.no_grad()
 def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -> BlockAnalysis:
-    """Of a network that is read level by level: a row for each attention, by number, with the MLP that follows it.
+    """Analyse a network that is read level by level: a row for each attention with the MLP that follows it.
 
     Its tokens are those that attention is given; ln κ is of what enters the block around it, and its second norm.
     Raises :class:`ConfigError` where there is no attention.

@@ -103,7 +103,7 @@ class _Radius(NamedTuple):
 
 
 def _radii(tokens: Tensor, labels: Tensor) -> list[_Radius]:
-    """Of every cluster of more than one token: the sum of its singular values, by either divisor."""
+    """Return the radius (sum of singular values, by either divisor) of every cluster of more than one token."""
     radii = []
     for name in _names(labels):
         members = tokens[labels == name]

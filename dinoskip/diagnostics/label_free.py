@@ -45,7 +45,7 @@ class LabelFreeRow:
 
 @torch.no_grad()
 def label_free(backbone: Backbone, images: Tensor) -> list[LabelFreeRow]:
-    """Of all blocks' outputs after the last norm; ``images`` (B, 3, S, S), normalised, at least 8 of them."""
+    """Measure every block's output after the last norm, on at least 8 normalised ``images`` (B, 3, S, S)."""
     blocks = list(range(1, backbone.depth + 1))
     plain, turned = (_features(backbone, view, blocks) for view in (images, turned_images(images)))
     side = images.shape[-1] // backbone.patch_size
@@ -83,7 +83,7 @@ def _features(backbone: Backbone, images: Tensor, blocks: Sequence[int]) -> dict
 
 
 def turned_images(images: Tensor) -> Tensor:
-    """The same square images (B, 3, S, S), each under a random flip and quarter turn, drawn once and for all."""
+    """Flip and turn each square image (B, 3, S, S) at random, by quarter turns; a number of images has one draw."""
     rng = torch_rng(0, "turn", len(images))
     turns, flips = (torch.randint(high, (len(images),), generator=rng).tolist() for high in (4, 2))
     parts = zip(images, turns, flips, strict=True)

@@ -27,7 +27,7 @@ class PositionBias(NamedTuple):
 
 @torch.no_grad()
 def position_bias(features: Tensor, grid: tuple[int, int], folds: int = 5, ridge: float = 1.0) -> PositionBias:
-    """Of patches (B, h·w, C) in raster order. In float64; B >= 2 images, image i is in fold i mod ``folds``.
+    """Measure patches (B, h·w, C) in raster order, in float64; of B >= 2 images, image i is in fold i mod ``folds``.
 
     On the other folds each channel is standardised (population deviation; a constant one is only centred), and a ridge
     regression with penalty ``ridge`` on the sum of squares and a free intercept is fitted in closed form.

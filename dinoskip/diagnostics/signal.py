@@ -111,7 +111,7 @@ def dial_table(
     name: str = "vit_small_patch16",
     seed: int = 0,
 ) -> list[SignalRow]:
-    """As :func:`signal_table`, of fresh networks of three starts whose skips have each of these weights.
+    """Measure, as :func:`signal_table` does, fresh networks of three starts at each weight of their skips.
 
     A start is that of the network without skips, so that along the dial its skips alone differ: timm's default, the
     paper's, and the calibrated one with heads that mix, which is measured on ``images``.

@@ -45,7 +45,7 @@ class FeatureWindows(FeatureSet):
         self.limit, self.workers = limit, workers
 
     def of_equal_grids(self) -> tuple[FeatureSet, ...]:
-        """As :meth:`FeatureSet.of_equal_grids`: a pass of the network for each."""
+        """Split as :meth:`FeatureSet.of_equal_grids` does; each part is a pass of the network."""
         parts = [part for part in self.backbone.parts if set(part.numbers) & set(self.blocks)]
         if len(parts) == 1:
             return (self,)

@@ -375,7 +375,7 @@ class LevelBackbone(Backbone):
         facet: str | list[str] | tuple[str, ...] = "out",
         norm: str | list[str] | tuple[str, ...] = "none",
     ) -> dict[int, LayerFeatures] | dict[str, dict[int, LayerFeatures]]:
-        """As :meth:`Backbone.layers`, of facet ``out``; levels of the whole network each have a grid of their own."""
+        """Return what :meth:`Backbone.layers` does, for facet ``out``; each level has a grid of its own."""
         wanted, facets = sorted(set(blocks)), [facet] if isinstance(facet, str) else list(facet)
         norms = dict(zip(facets, [norm] * len(facets) if isinstance(norm, str) else norm, strict=True))
         self._checked(images, wanted, norms)

@@ -75,7 +75,7 @@ class _TimmAdapter(VitAdapter):
     def run_block_seen(
         self, index: int, tokens: Tensor, context: Any, facets: Collection[str]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """As :meth:`VitAdapter.run_block_seen`; a branch that goes through a norm at its end has no scaled facet."""
+        """Run as :meth:`VitAdapter.run_block_seen` does; a branch that ends in a norm has no scaled facet."""
         if isinstance(self.blocks[index], EvaBlockPostNorm | ResPostBlock):
             for facet in facets:
                 if facet.endswith("_scaled"):

@@ -186,7 +186,7 @@ def outputs_of(model: nn.Module, modules: Mapping[Any, nn.Module], images: Tenso
 def inputs_and_outputs_of(
     model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor
 ) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
-    """As :func:`outputs_of`, the first tensors that ``modules`` are given and those that they return, of one pass."""
+    """Return the first tensors that ``modules`` are given and those that they return, of one pass of ``model``."""
     inputs_of: dict[Any, Tensor] = {}
     outputs_by_key: dict[Any, Tensor] = {}
 

@@ -30,7 +30,7 @@ def visible_tokens(model: VisionTransformer, images: Tensor, kept: Tensor) -> Te
 
 
 def visible_blocks(model: VisionTransformer, images: Tensor, kept: Tensor, every: int) -> list[Tensor]:
-    """As :func:`visible_tokens`, of blocks ``every``, 2 ``every``, ... and without a norm."""
+    """Return :func:`visible_tokens` of blocks ``every``, 2 ``every``, ..., without a norm."""
     tokens, kept_tokens = _visible(model, images, kept), []
     for number, block in enumerate(model.blocks, 1):
         tokens = block(tokens)

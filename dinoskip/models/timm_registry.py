@@ -65,7 +65,7 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
 
 
 def _of_timm(config: VitConfig) -> dict[str, Any]:
-    """Of a network of timm's that is as timm builds it for the size of its name."""
+    """Return timm's own description of a network that is as timm builds it for the size of its name."""
     pretrained = timm.get_pretrained_cfg(str(config.timm_name))
     size = [3, config.img_size, config.img_size]
     if not config.computes_as_timm or pretrained is None or list(pretrained.input_size) != size:

@@ -30,7 +30,7 @@ class WeightedSkips(nn.Module):
 
     @property
     def weights(self) -> Sequence[float | Tensor]:
-        """Of attention's and MLP's skip, now."""
+        """Present weights of attention's and the MLP's skip."""
         return self.skip_weights if self.changing is None else self.changing.unbind()
 
 
@@ -147,7 +147,7 @@ def dino_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def bicubic_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The same by bicubic interpolation to (h, w) without antialiasing, as MAE and transformers do."""
+    """Resize positions to (h, w) by bicubic interpolation without antialiasing, as MAE and transformers do."""
     return _resized(positions, grid, size=grid)
 
 

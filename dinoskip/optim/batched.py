@@ -84,14 +84,14 @@ def step_flops(piece: Piece) -> tuple[float, float]:
 
 
 def refresh_flops(piece: Piece, *, eigh: bool) -> tuple[float, float]:
-    """Of a refresh: F Q, and exp_avg in the new bases; Householder's QR (8/3 n^3), or the eigenvectors (9 n^3)."""
+    """Count a refresh: F Q and exp_avg in the new bases; Householder's QR (8/3 n^3) or eigenvectors (9 n^3)."""
     cubes = sum(float(piece.core[at]) ** 3 for at, _ in piece.factors)
     turned, _ = step_flops(piece)
     return (turned, 9 * cubes) if eigh else (turned + 2 * cubes, 8 / 3 * cubes)
 
 
 def mean_flops(piece: Piece, group: Group) -> tuple[float, float, float]:
-    """Of a mean step: rotations; factors and the products of a refresh; decompositions."""
+    """Count a mean step: rotations; factors and the products of a refresh; decompositions."""
     rotations, factors = step_flops(piece)
     products, decompositions = refresh_flops(piece, eigh=group.get("variant") == "ecs")
     period = group["precondition_frequency"]

@@ -239,7 +239,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         return loss
 
     def _step_group(self, group: Group, stacks: list[Stack]) -> None:
-        """With several ranks a stack's update is on its way while its owner goes on, with its factors and others."""
+        """Step all stacks; with several ranks an update is sent while its owner goes on with other stacks."""
         size = all_ranks().size
         gradients: dict[Tensor, Tensor] = {}  # gathered once, if a parameter has several pieces
         sent: list[tuple[Stack, Tensor, dist.Work | None]] = []

@@ -54,7 +54,7 @@ class Record:
     external: dict[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """Its fields as JSON can hold them, of which the key is the hash."""
+        """The record's fields as JSON can hold them; the key is their hash."""
         return asdict(self)
 
 
@@ -175,7 +175,7 @@ class Artifacts:
                 yield manifest.parent
 
     def newest(self) -> set[Path]:
-        """Of every node of any study here the output that was published last."""
+        """Outputs that were published last, one for every node of any study in this folder."""
         records = [(path, read_json(path)) for path in find_below(self.records, "*.json")]
         return {self.path(str(path.relative_to(self.records).with_suffix("")), meta["key"]) for path, meta in records}
 

@@ -24,7 +24,7 @@ class NodeSettings:
     """Settings of a node that stay the objects that they were validated as."""
 
     def plain(self) -> dict[str, Any]:
-        """As plain containers, which are hashed; without what is None."""
+        """Settings as plain containers, which are hashed; those that are None are left out."""
         values = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -72,7 +72,7 @@ class StudyProgress:
         log.info("%s %-44s left out: %s has failed", self._count(node), node.id, source)
 
     def end(self) -> None:
-        """All is done. With failures, :class:`DinoskipError` of the first one's kind, which names them all."""
+        """Say that all is done; with failures raise the first, a :class:`DinoskipError`, after naming all."""
         if not self.failures:
             if self._total:
                 log.info("%d stages done in %s", self._done, duration(time.monotonic() - self._began))

@@ -20,7 +20,7 @@ from dinoskip.pipeline.stage import Stage
 
 
 def readers_of(nodes: Sequence[Node], stages: Mapping[str, Stage]) -> dict[str, list[str]]:
-    """Of every node with a disposable output the nodes that read it, in their order."""
+    """Return, for every node with a disposable output, the nodes that read it, in their order."""
     readers: dict[str, list[str]] = {node.id: [] for node in nodes if stages[node.stage].disposable}
     for node in nodes if readers else ():
         for source in node.needs.values() if stages[node.stage].reads_stores else ():

@@ -86,7 +86,7 @@ def study_of(source: RawConfig, *, open_backbones: bool = False) -> tuple[StudyB
 
 
 def _opened(variant: Variant) -> Variant:
-    """The same with width, patch and depth of its backbone."""
+    """Return ``variant`` with width, patch and depth of its backbone."""
     if variant.backbone is None or (variant.shape is not None and not variant.shape.guessed):
         return variant
     from dinoskip.models import load_backbone  # torch

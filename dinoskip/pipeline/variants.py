@@ -64,7 +64,7 @@ class Variant:
 
     @property
     def network(self) -> Network | None:
-        """Its own, or a backbone's as far as it is known."""
+        """The network of a trained variant, or of a backbone as far as it is known."""
         return self.shape if self.model is None else network_of_config(self.model)
 
 
@@ -75,7 +75,7 @@ class OneOptimizer(Config):
 
 
 def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[Variant, ...], list[str]]:
-    """All combinations of ``variants``, named, in order, and a line for each that cannot be.
+    """Return all combinations of ``varied``, named, in order, and a line for each combination that is impossible.
 
     ``source`` is the study's: the changes lie over its ``model`` and ``optimizer``; ``seed`` is the study's.
     """

@@ -76,7 +76,7 @@ class Snapshot(nn.Module):
         self.backbone, self.head = backbone, nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        """All tokens (n, 1 + N, C) after the last norm."""
+        """Return all tokens (n, 1 + N, C) after the last norm."""
         tokens: Tensor = self.backbone.forward_features(images)
         return tokens
 

@@ -127,7 +127,7 @@ class AddendsConfig(PretrainConfig):
         return any(addend is not None for addend in (self.koleo, self.gram, self.paka))
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """As of every objective, with the added losses where there are some."""
+        """Build the objective, with added losses where settings ask for some."""
         place = self.extended_place if self.extended else self.place
         objective: Objective = implementation(place)(job, self, steps_per_epoch, device)
         return objective

@@ -77,7 +77,7 @@ class DINO(Objective):
             update_center(self.center, step.means["batch_center"], config.center_momentum)
 
     def loss(self, step: Step, views: list[Tensor], rates: DinoRates) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a micro-batch, and what is logged of it."""
+        """Return the loss of a micro-batch, and what is logged of it."""
         with step.autocast():
             with torch.no_grad():
                 teacher = self.teacher(views[0])  # (2*B, K): the teacher sees the global views alone
@@ -194,7 +194,7 @@ class _Loss(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class DinoRates(Rates):
-    """Beside learning rate and weight decay: EMA momentum, teacher temperature, last layer frozen or not."""
+    """A step's rates, among them EMA momentum, teacher temperature and whether the last layer is frozen."""
 
     momentum: float
     teacher_temp: float
@@ -202,7 +202,7 @@ class DinoRates(Rates):
 
 
 class DinoSchedules(Schedules):
-    """All schedules of a run of ``epochs * steps_per_epoch`` steps."""
+    """Schedules of a run of ``epochs * steps_per_epoch`` steps."""
 
     def __init__(self, config: TeacherStudentConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
         super().__init__(config, optimizer, steps_per_epoch)

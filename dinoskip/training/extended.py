@@ -150,7 +150,7 @@ class ExtendedDINO(Extended, DINO):
         self.alarm = CollapseAlarm(config.out_dim, loss="dino_loss")
 
     def loss(self, step: Step, views: list[Tensor], rates: DinoRates) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a micro-batch, and what is logged of it."""
+        """Return the loss of a micro-batch, and what is logged of it."""
         config, batch = self.config, self.addends.micro_batch(views)
         with step.autocast():
             with torch.no_grad():
@@ -174,7 +174,7 @@ class ExtendedIBOT(Extended, IBOT):
         self.teacher.head.mask_token = None
 
     def loss(self, step: Step, tensors: list[Tensor], rates: IbotRates) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a micro-batch, and what is logged of it."""
+        """Return the loss of a micro-batch, and what is logged of it."""
         config, batch = self.config, self.addends.micro_batch(tensors)
         (views, *locals_), (masks, masked, weights) = batch.views, batch.others
         with step.autocast():
@@ -202,7 +202,7 @@ class ExtendedPatchContrast(Extended, PatchContrast):
     by_block = True
 
     def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
+        """Return a micro-batch's loss, the teacher's patches if there is one, and what is logged."""
         batch, network = self.addends.micro_batch(tensors), self.networks.get("teacher")
         with step.autocast():
             student: Outputs = step.forward(batch.views[0], places=batch.student)

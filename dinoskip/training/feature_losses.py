@@ -80,7 +80,7 @@ def resized(
 
 
 def _kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """Of scores (..., N), over the last axis; mean over all others."""
+    """Return KL(teacher, student) of scores (..., N) over the last axis, averaged over all others."""
     divergence = F.kl_div(student.log_softmax(-1), teacher.log_softmax(-1), reduction="none", log_target=True)
     return divergence.sum(-1).mean()
 

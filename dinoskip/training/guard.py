@@ -49,7 +49,7 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        """In the main thread, between two of its instructions."""
+        """Handle a signal in the main thread, between two of its instructions."""
         meaning = _MEANING[signal.Signals(number)]
         self.requested = max(self.requested, meaning)
         # Signals that arrive while the main thread is away are one call of this handler, and two bytes in _watch.
@@ -57,7 +57,7 @@ class StopSignals:
             raise StopNow(meaning)
 
     def _watch(self, incoming: socket.socket) -> None:
-        """In a thread of its own: every signal is a byte as soon as it arrives, wherever the main thread is."""
+        """Read signals in a thread: each is a byte as soon as it arrives, wherever the main thread is."""
         while (data := incoming.recv(1)) and data != b"\0":
             if data[0] not in _MEANING or not self._arrived.is_second():
                 continue

@@ -47,7 +47,7 @@ class _Peer:
     longest: dict[str, int] = field(default_factory=dict)  # the same at the end of each action, at most
 
     def state(self) -> dict[str, Any]:
-        """Its last sign of life: host, pid, step, action, and ``left`` once it has ended (its error, or empty)."""
+        """The rank's last sign of life: host, pid, step, action; once it has ended, ``left`` is its error, or empty."""
         state: dict[str, Any] = json.loads(self.text)
         return state
 

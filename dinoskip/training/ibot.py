@@ -99,7 +99,7 @@ class IBOT(Objective):
             update_center(self.patch_center, step.means["batch_patch_center"], config.center_momentum)
 
     def loss(self, step: Step, tensors: list[Tensor], rates: IbotRates) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a micro-batch, and what is logged of it."""
+        """Return the loss of a micro-batch, and what is logged of it."""
         config, (views, *locals_, masks, masked, weights) = self.config, tensors
         with step.autocast():
             with torch.no_grad():
@@ -173,7 +173,7 @@ class _PatchLoss(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class IbotRates(DinoRates):
-    """Beside DINO's: the teacher's temperature for patches."""
+    """DINO's rates and the teacher's temperature for patches."""
 
     teacher_patch_temp: float
 
@@ -274,7 +274,7 @@ class IbotNetwork(nn.Module):
         return self.scored(self.tokens(views, masks, local_views), masked, masks is None)
 
     def tokens(self, views: Tensor, masks: Tensor | None, local_views: Sequence[Tensor]) -> list[Tensor]:
-        """All tokens (n, 1 + N, C) of the global views after the last norm, then of the local ones."""
+        """Return all tokens (n, 1 + N, C) of the global views after the last norm, then of the local views."""
         tokens = masked_tokens(self.backbone, views, masks, self.head.mask_token)
         return [tokens] + [masked_tokens(self.backbone, view, None, None) for view in local_views]
 

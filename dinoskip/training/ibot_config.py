@@ -71,7 +71,7 @@ class IbotConfig(TeacherStudentConfig):
         return self.with_overlaps(masks, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
     def cost(self, model: VitConfig) -> StepCost:
-        """As DINO's, with the head on the teacher's patches and on the student's masked ones."""
+        """Count DINO's cost, with the head also on the teacher's patches and on the student's masked ones."""
         (width, patch), crops = SHAPES[model.name], self.crops
         head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
         patches = 2 * (crops.global_size // patch) ** 2

@@ -49,7 +49,7 @@ class LongSkip(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, stream: Tensor, tokens: Tensor) -> Tensor:
-        """Of ``tokens`` (B, 1 + K, width), K ≤ N; the K patches are the first of the stream."""
+        """Add ``tokens`` (B, 1 + K, width), K ≤ N, to the stream; the K patches are the first of the stream."""
         hidden = self.mask_token.to(tokens.dtype).expand(len(tokens), stream.shape[1] - tokens.shape[1], -1)
         both = torch.cat([torch.cat([tokens, hidden], dim=1), stream], dim=-1)
         added: Tensor = self.out(self.act(self.join(both)))

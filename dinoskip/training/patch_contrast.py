@@ -75,7 +75,7 @@ class PatchContrast(Objective):
                 update_queue(queue, theirs)
 
     def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
+        """Return a micro-batch's loss, the teacher's patches if there is one, and what is logged."""
         (images, *matches), teacher = tensors, self.networks.get("teacher")
         with step.autocast():
             patches = step.forward(images)  # (2*B, N, C)

@@ -81,7 +81,7 @@ class PatchContrastConfig(AddendsConfig):
         return {"crop_size": self.crop_size}
 
     def cost(self, model: VitConfig) -> StepCost:
-        """Without the scores between patches."""
+        """Count a step's cost, without the scores between patches."""
         width, patch = SHAPES[model.name]
         hidden = self.hidden_dim or 2 * width
         head = hidden * (width + self.out_dim)

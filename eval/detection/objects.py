@@ -67,7 +67,7 @@ class Objects:
         ]  # fmt: skip
 
     def outlined(self, index: int) -> list[Entry]:
-        """The same with ``segmentation``, the outline run by run, where the set has outlines."""
+        """Return :meth:`entries` with ``segmentation``, the outline run by run, where the set has outlines."""
         entries = self.entries(index)
         coco = self.coco
         return entries if coco is None else [{**entry, "segmentation": coco.runs(entry)} for entry in entries]

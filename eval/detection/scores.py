@@ -82,7 +82,7 @@ def match(truth: Entries, predicted: Entries, classes: Sequence[Any], kind: str)
 
 
 def _of_class(images: Sequence[Mapping[str, Any] | None], count: int) -> _OfClass:
-    """Of pycocotools' answers for one class in all images: what is found, in the order in which it counts."""
+    """Collect pycocotools' answers for one class over all images, in the order in which detections count."""
     there = [image for image in images if image is not None]
     objects = np.zeros(count, dtype=np.int64)
     for image in there:

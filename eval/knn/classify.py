@@ -71,7 +71,7 @@ def knn_predictions(
 def _winners(
     similar: torch.Tensor, votes_for: torch.Tensor, ks: Sequence[int], temperature: float, classes: int
 ) -> dict[int, NDArray[np.int64]]:
-    """For every k the class (blocks, n) with most votes, of the cosines of neighbours (blocks, n, most), falling."""
+    """Return for every k the class (blocks, n) with most votes, from cosines (blocks, n, most), falling."""
     weights = torch.exp(similar / temperature)
     votes = weights.new_zeros((*weights.shape[:2], classes))
     done, winners, rising = 0, [], sorted(set(ks))

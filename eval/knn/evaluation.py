@@ -38,7 +38,7 @@ def _features(
 def _predicted(
     train: FeatureStore, val: FeatureStore, labels: ArrayLike, config: KnnConfig, device: torch.device
 ) -> dict[int, NDArray[np.int64]]:
-    """For every k the classes (blocks, n): of as many blocks at once as fit in half of the memory limit."""
+    """Return for every k the classes (blocks, n), as many blocks at once as fit in half of the memory limit."""
     size = _COPIES * 4 * train.dim * (len(train) + len(val))
     together = max(1, memory_limit() // 2 // size)
     parts = [

@@ -40,7 +40,7 @@ _KEPT = 0.5  # IoU of a mask before and after its holes are filled, from which o
 
 @dataclass(frozen=True, eq=False)
 class _ImageObjects:
-    """Of an image at a block: boxes in its pixels, masks uint8 (h, w), how its first cut and its tokens look.
+    """An image at a block: boxes in its pixels, masks uint8 (h, w), how its first cut and its tokens look.
 
     ``numbers`` is 0 where no object is, else the round that has it; ``filled`` bool (k, h, w) has the mask of each box.
     """
@@ -210,7 +210,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
 def _mask_rows(
     objects: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], rows: Sequence[EvalResult], template: EvalResult
 ) -> list[RecordedRow]:
-    """The same rows of objects as masks: of every block, then of the baselines' boxes."""
+    """Score objects as masks, a row for each of ``rows``: every block, then the baselines' boxes."""
     features = objects.features
     truth = [[outline(mask) for mask in image_masks] for image_masks in masks]
     recorded: list[RecordedRow] = []

@@ -47,7 +47,7 @@ class MatchedBoxes:
 
     @property
     def recalled(self) -> NDArray[np.int64]:
-        """Of every image and overlap, objects that are hit and all objects, (n, 10, 2): the records of AR."""
+        """Objects hit and all objects, by image and overlap (n, 10, 2): the records of AR."""
         counts = np.zeros((len(self.objects), len(OVERLAPS), 2), dtype=np.int64)
         np.add.at(counts[..., 0], self.images, self.hits.T)
         counts[..., 1] = self.objects[:, None]
@@ -88,7 +88,7 @@ def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]
 
 
 def match_masks(predicted: Sequence[Outlines], truth: Sequence[Outlines]) -> MatchedBoxes:
-    """The same of masks (:func:`outline`): their overlap counts."""
+    """Match masks (:func:`outline`) as :func:`match_boxes` matches boxes; the overlap of masks counts."""
     return _matched(
         [list(map(_mask, image)) for image in predicted], [list(map(_mask, image)) for image in truth], "segm"
     )

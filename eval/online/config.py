@@ -38,7 +38,7 @@ class OnlineKnnConfig(Config):
 
     @property
     def use(self) -> Literal["classes"]:
-        """As what the data set is opened."""
+        """The label with which the data set is opened."""
         return "classes"
 
     @property
@@ -71,7 +71,7 @@ class OnlineProbeConfig(Config):
 
     @property
     def use(self) -> Literal["segmentation"]:
-        """As what the data set is opened."""
+        """The label with which the data set is opened."""
         return "segmentation"
 
     @property

@@ -87,7 +87,7 @@ def _at_size(masks: NDArray[np.bool_], size: Grid) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class _ImageScores:
-    """Of one image: F, IoU, accuracy (3, L + baselines) of masks; of the solver F (L, 255), IoU and accuracy (2, L)."""
+    """An image's F, IoU, accuracy (3, L + baselines) of masks; with the solver F (L, 255), IoU and accuracy (2, L)."""
 
     plain: F64
     curves: F64 | None

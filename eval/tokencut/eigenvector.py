@@ -176,7 +176,7 @@ def _read_rows(parts: list[Array]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class _Twins:
-    """Of B graphs, on the host: the number of classes of twins, the largest eigenvalue for vectors that differ on them.
+    """Twins in B graphs, on the host: number of their classes, largest eigenvalue of vectors that differ on twins.
 
     That is 0 for tokens with the same row, ``alone`` for isolated tokens, -inf without twins.
     """

@@ -30,7 +30,7 @@ class ImageAtBlocks(NamedTuple):
 
 
 class ImageCuts(NamedTuple):
-    """Of an image at a block: a cut for each tau, LOST's object where asked for, the mean cosine between its tokens."""
+    """An image at a block: a cut for each tau, LOST's object where asked for, the mean cosine between its tokens."""
 
     cuts: list[TokenCut]
     lost: Lost | None

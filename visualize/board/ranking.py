@@ -67,7 +67,7 @@ class BoardTable:
 
     @property
     def blocks(self) -> list[str]:
-        """All blocks that any of the backbones has: single ones by number, then several together."""
+        """Blocks that any of the backbones has: single ones by number, then several together."""
         every = {block for line in self.lines for block in line.values if block}
         return sorted(every, key=lambda block: (not block.isdigit(), int(block) if block.isdigit() else 0, block))
 
@@ -87,7 +87,7 @@ class RefusedPair:
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """All tables, what is refused, and every row with the name of its source."""
+    """The tables, refused pairs, and every row with the name of its source."""
 
     tables: tuple[BoardTable, ...]
     refused: tuple[RefusedPair, ...]

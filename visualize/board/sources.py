@@ -96,7 +96,7 @@ def _gallery(path: Path) -> Path | None:
 
 
 def _unresolved(path: Path) -> dict[str, str]:
-    """Of a study's current sweeps those whose rate is, by network: why."""
+    """Return why a learning rate is unresolved, by network, from a study's current sweeps."""
     every = {
         file.parent.parent.name: file for file in path.glob("stages/sweep/*/*/sweep.json") if _is_current(file.parent)
     }

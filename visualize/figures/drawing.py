@@ -51,7 +51,7 @@ class Figure:
 
     @property
     def width(self) -> float:
-        """In CSS pixels, as the SVG says."""
+        """Width in CSS pixels, as the SVG says."""
         match = re.search(r'width="([\d.]+)pt"', self.light.read_text(encoding="utf-8"))
         assert match
         return float(match[1]) * 96 / 72
@@ -232,7 +232,7 @@ def write_figure(out: Path, draw: Callable[[], Any], caption: str, alt: str, rea
 
 
 def _png(figure: Any) -> bytes:
-    """In 64 colours, which a figure's lines and letters need no more than: a quarter of the bytes."""
+    """Encode in 64 colours, which suffice for lines and letters and take a quarter of the bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy
 
     stream, figure.dpi = io.BytesIO(), _PNG_DPI

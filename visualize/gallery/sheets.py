@@ -71,7 +71,7 @@ def write_sheets(
     sheet: int | Sequence[str] | None = None,
     strip: Sequence[int] | None = None,
 ) -> list[Path]:
-    """All sheets of a gallery of ``images``, photographs by id, into the folder ``out``; the files.
+    """Write all sheets of a gallery of ``images`` (photographs by id) into the folder ``out``; return the files.
 
     ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
     images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
@@ -169,7 +169,7 @@ def models_sheet(photos: Sequence[Path], names: Sequence[str], colours: Colours,
 
 
 def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, out: Path) -> None:
-    """The same without the photographs, which may not be passed on: the first ``count`` images, small enough to commit.
+    """Write a sheet without photographs, which may not be passed on: ``count`` images, small enough to commit.
 
     Every token is a square of whole pixels, as large as fits :data:`_PLAIN_CELL` pixels a picture.
     """

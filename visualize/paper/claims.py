@@ -75,7 +75,7 @@ def claims(study: ComparedStudy, scores: Scores, roughness: Roughness | None = N
 
 
 def corrected(judged: Sequence[Claim]) -> list[Claim]:
-    """The same with the sign of each comparison that counts, corrected over all of them by Holm's procedure."""
+    """Set the sign of each comparison that counts after Holm's correction over the comparisons of all claims."""
     adjusted = iter(holm([pair.p for claim in judged for pair in claim.comparisons]))
     return [
         replace(
@@ -172,7 +172,7 @@ def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Ju
 
 
 def _of_rates(compared: Comparison, sides: Sequence[NetworkScores | StudyVariant]) -> Comparison:
-    """The same, undecided where a learning rate is unresolved."""
+    """Return ``compared``, undecided where a learning rate is unresolved."""
     names = list(dict.fromkeys(side.name for side in sides if side.unresolved))
     if not names:
         return compared

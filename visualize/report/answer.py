@@ -164,7 +164,7 @@ def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
 
 
 def measured(name: str, variants: Sequence[StudyVariant], benchmark: Benchmark, scores: Scores) -> Measured | None:
-    """All seeds of a network on a benchmark; None if none has it."""
+    """Collect all seeds of a network on a benchmark; None if no seed has it."""
     ends = {variant.name: scores.last_epoch(variant.name, benchmark) for variant in variants}
     rows = {name: scores.rows(name, benchmark, end) for name, end in ends.items()}
     now = {name: score for name in ends if (score := scores.chosen(rows[name])) is not None}
@@ -215,7 +215,7 @@ def _failed(rows: Rows) -> str:
 
 
 def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) -> list[Answer]:
-    """The same with the corrected p and the sign of each line; lines of the same numbers are corrected as one."""
+    """Set the corrected p and the sign of each line; lines of the same numbers are corrected as one."""
     distinct: dict[Hashable, Judgement] = {}
     for answer in compared:
         for line in answer.lines:

@@ -29,7 +29,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page shows. What is empty is left out; the answer then says that no measure was run.
+    """Everything that the page shows; empty parts are left out, and without rows the answer says that nothing was run.
 
     ``gallery`` is a relative link from the report's folder (``../gallery/index.html``), as are ``sheets``;
     ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown

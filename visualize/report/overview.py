@@ -106,7 +106,7 @@ def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
 
 
 def overview_tables(views: Sequence[Overview]) -> list[TextTable]:
-    """The same as text tables."""
+    """Write overviews as text tables."""
     tables = []
     for view in views:
         rows = [

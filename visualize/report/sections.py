@@ -27,7 +27,7 @@ def styles(variants: Sequence[str]) -> str:
 
 
 def answer(pair: Answer) -> dict[str, Any]:
-    """Both networks of a pair on every benchmark, as text."""
+    """Describe both networks of a pair on every benchmark, as text."""
     return {
         "first": pair.first,
         "second": pair.second,

@@ -134,7 +134,7 @@ class SplitSynthetic(Synthetic):
         return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits with each of their labels, and their numbers."""
+        """List both splits with each of their labels and their number of images."""
         counts = {"train": self.images - self.held_out, "val": self.held_out}
         return [CheckedSplit(label, split, count) for label in self.labels for split, count in counts.items()]
 

@@ -91,13 +91,13 @@ class FileTable:
 
     @classmethod
     def images(cls, folder: Path) -> FileTable:
-        """All images in ``folder``; where two differ in extension only, the ``.jpg`` one."""
+        """List the images in ``folder``; where two differ in extension only, the ``.jpg`` one."""
         names = sorted((n for n in _listing(folder) if is_image_name(n)), key=lambda n: (n.endswith(".jpg"), n))
         return cls(folder, {os.path.splitext(name)[0]: name for name in names}, ".jpg")
 
     @classmethod
     def of(cls, folder: Path, ending: str) -> FileTable:
-        """All files of ``folder`` that end in ``ending``."""
+        """List the files of ``folder`` that end in ``ending``."""
         return cls(folder, {n.removesuffix(ending): n for n in _listing(folder) if n.endswith(ending)}, ending)
 
     def missing(self, ids: Sequence[str]) -> list[str]:

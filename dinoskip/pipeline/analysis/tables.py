@@ -113,7 +113,7 @@ def _weights(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def as_text(result: Analysis) -> str:
-    """Both tables as aligned text."""
+    """Write the tables of fresh and trained networks as aligned text."""
     lines: list[str] = []
     for state, networks in (("fresh", result.fresh), ("trained", result.trained)):
         for name, rows in networks.items():

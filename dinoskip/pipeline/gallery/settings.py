@@ -46,7 +46,7 @@ class GallerySettings(NodeSettings):
     least: int = 224
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed: of one page no word on how many images it may have, of cuts what is not the default."""
+        """Settings as they are hashed: a single page leaves out its limit of images, cuts leave out defaults."""
         section, cutting, usual = self.section, dump(self.cut), dump(TokenCutConfig())
         cut = {key: cutting[key] for key in ("tau", "eps", "centre") if cutting[key] != usual[key]}
         return {

@@ -36,7 +36,7 @@ _STAGES_NOTE = (
 
 @dataclass(frozen=True)
 class Throughput:
-    """Of a training run: steps done, images a second (median over rows), and seconds that all steps took."""
+    """A training run's steps, images a second (median over rows) and seconds of all steps."""
 
     steps: int
     images_per_s: float

@@ -216,7 +216,7 @@ def _short(task: Task, variant: Variant, part: str) -> str:
 
 
 def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
-    """In what else than skips and initialisation two networks differ that the report compares."""
+    """List settings, other than skips and initialisation, in which two compared networks differ."""
     lines: dict[str, None] = {}
     for first, second in compared_pairs(variants):
         left, right = (_apart_from_skips(task.settings.variant(name)) for name in (first, second))

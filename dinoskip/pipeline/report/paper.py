@@ -34,7 +34,7 @@ class _Source:
 
     @property
     def training(self) -> tuple[Path, str]:
-        """The same for studies whose networks of one name are the same networks: stages, recipe and seed."""
+        """Folder of stages and hash of recipe and seed: where equal, networks of one name are the same networks."""
         card = self.task.settings.card
         recipe = {part: card.get(part) for part in ("seed", "pretrain", "supervise")}
         return self.folder.parent / self.task.runtime["stages"], hash_of(recipe)

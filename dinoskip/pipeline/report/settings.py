@@ -33,7 +33,7 @@ class ReportSettings(NodeSettings):
 
     @property
     def epochs(self) -> int:
-        """Of its recipe; 0 without."""
+        """Epochs of the study's recipe; 0 without one."""
         return self.recipe.epochs if self.recipe else 0
 
     @property

@@ -157,7 +157,7 @@ def images_of(task: Task) -> Source:
 
 
 def at_rate(job: PretrainJob, lr: float) -> PretrainJob:
-    """The same job with another learning rate."""
+    """Return ``job`` with another learning rate."""
     return validate(PretrainJob, RawConfig({**dict(job), "optimizer": {**dump(job.optimizer), "lr": lr}}))
 
 

@@ -43,7 +43,7 @@ class TrainingSettings(NodeSettings):
     data: Mapping[str, Config]
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed; a subclass adds the recipe."""
+        """Settings as they are hashed; a subclass adds the recipe."""
         model, optimizer = settings_for_key(self.job.model), settings_for_key(self.job.optimizer)
         return {"seed": self.job.seed, "model": model, "optimizer": optimizer}
 
@@ -97,7 +97,7 @@ class FeatureSettings(NodeSettings):
         return cls(use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version)
 
     def in_windows(self, model: EvaluatedModel) -> FeatureSettings:
-        """The same computed as they are read."""
+        """Return settings of the same features, computed window by window as they are read."""
         return replace(self, backbone=model.variant.backbone, windows=True)
 
     @property

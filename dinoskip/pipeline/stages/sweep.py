@@ -101,7 +101,7 @@ class SweepSettings(PretrainSettings):
     written: Mapping[str, Any]
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed, with what the rate is chosen by."""
+        """Settings as they are hashed, with those by which the rate is chosen."""
         return {
             **super().plain(),
             "optimizer": settings_for_key(self.job.optimizer, without={"lr"}),

@@ -18,7 +18,7 @@ from dinoskip.specs import exported_weights
 
 @dataclass(frozen=True)
 class CheckpointSettings(NodeSettings):
-    """Of which epoch's checkpoint the weights are taken."""
+    """The epoch whose checkpoint the weights are taken from."""
 
     epoch: int
 
@@ -36,7 +36,7 @@ def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
 
 
 def evaluated_epochs(study: StudyBase) -> tuple[int, ...]:
-    """Of which epochs the weights are evaluated: those that the study names, else the last."""
+    """Epochs whose weights are evaluated: those that the study names, else the last."""
     recipe = recipe_of(study)
     return study.evaluate.epochs or (() if recipe is None else (recipe.epochs,))
 

@@ -57,7 +57,7 @@ class Mark:
 
 
 def no_scores(cell: Cell) -> Scores:
-    """Of layers whose pictures have no score."""
+    """Return no scores, for layers whose pictures have none."""
     return {}
 
 

@@ -26,7 +26,7 @@ def draw(cell: Cell) -> Drawn | None:
 
 
 def scores(cell: Cell) -> Scores:
-    """Of an image with labels: its mIoU, and the share of pixels that are right."""
+    """Return mIoU and the share of pixels that are right, of an image with labels."""
     if cell.classes is None or cell.image.label is None:
         return {}
     scores_of: dict[str, dict[int, float | None]] = defaultdict(dict)
