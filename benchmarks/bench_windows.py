@@ -52,7 +52,7 @@ COPIES = 8  # of the images of the batch that is being computed, as float32
 
 @dataclass(frozen=True)
 class Repeated:
-    """So many images that are few files."""
+    """An image set of many images that are few files."""
 
     folder: Path
     ids: tuple[str, ...]

@@ -255,11 +255,11 @@ class ProcessGroup:
         return cast(T, value)
 
     def send(self, value: Any) -> None:
-        """From rank 0 to all others, which iterate over what it sends; None ends their iteration."""
+        """Send ``value`` from rank 0 to all others, which iterate over what it sends; None ends their iteration."""
         self.from_main(value)
 
     def received(self) -> Iterator[Any]:
-        """On the other ranks: what rank 0 sends, until it sends None."""
+        """Yield, on the other ranks, what rank 0 sends, until it sends None."""
         while (value := self.from_main(None)) is not None:
             yield value
 

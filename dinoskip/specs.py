@@ -61,7 +61,7 @@ def list_checkpoints(run_dir: str | Path) -> dict[int, Path]:
 
 
 def verified_checkpoints(run_dir: str | Path) -> Iterator[Path]:
-    """Those whose every file matches their manifest, newest first; damaged ones are logged and passed over."""
+    """List checkpoints whose files match their manifest, newest first; damaged ones are logged and passed over."""
     for path in list_checkpoints(run_dir).values():
         problems = verify_manifest(path)
         if not problems:

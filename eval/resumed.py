@@ -61,7 +61,7 @@ class ResumedArrays:
         return self._arrays[-1]
 
     def begin(self) -> None:
-        """From here on a run that is stopped is continued."""
+        """Begin the work; a run that is stopped after this is continued."""
         if self.new:
             write_json(self._folder / "state.json", self._state)
 

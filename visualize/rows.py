@@ -216,7 +216,7 @@ def _varies(benchmark: Benchmark) -> bool:
 
 
 def single_blocks(values: Mapping[str, float]) -> dict[int, float]:
-    """Only the single blocks of one variant's values, by number, ascending."""
+    """Return single blocks of one variant's values, by number, ascending."""
     return {int(block): values[block] for block in sorted(filter(str.isdigit, values), key=int)}
 
 

@@ -162,7 +162,7 @@ class DataTable:
         note: str = "",
         folded: bool = False,
     ) -> DataTable:
-        """From dataclasses or mappings; ``columns`` picks, orders and renames fields (None: all as they are)."""
+        """Make a table of dataclasses or mappings; ``columns`` picks, orders and renames fields (None: all)."""
         plain = [asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row) for row in rows]
         chosen = dict(columns) if columns else {name: name.replace("_", " ") for name in (plain[0] if plain else {})}
         return cls(title, list(chosen.values()), [[row.get(name) for name in chosen] for row in plain], note, folded)

@@ -89,7 +89,7 @@ def fresh(out: Path, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def fresh_table(out: Path, depth: int) -> list[str]:
-    """Before training: a line a candidate."""
+    """Table before training, a line a candidate."""
     shown = sorted({1, depth // 4, depth // 2, 3 * depth // 4, depth})
     columns = ["initialisation", *(f"dense {block}" for block in shown), "cosine", "CLS", "gradients", "k-NN"]
     rows = [
@@ -103,7 +103,7 @@ def fresh_table(out: Path, depth: int) -> list[str]:
 
 
 def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
-    """After training: a line a candidate and optimizer."""
+    """Table after training, a line a candidate and optimizer."""
     columns = ["initialisation", "optimizer", "rate (of tried)", "seeds", "accuracy", "k-NN", "dense 1",
                f"dense {depth // 2}", f"dense {depth}", "cosine", "CLS"]  # fmt: skip
     body = [

@@ -117,7 +117,7 @@ def normalise(pixels: Tensor) -> Tensor:
 
 
 def _partner(values: Tensor) -> Tensor:
-    """Each pair's two entries exchanged; (B, ...) with even B."""
+    """Exchange each pair's two entries; (B, ...) with even B."""
     return values.reshape(-1, 2, *values.shape[1:]).flip(1).reshape(values.shape)
 
 

@@ -178,7 +178,7 @@ class FilesAsRead:
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> FilesAsRead:
-        """These files as they are now."""
+        """Mark these files as they are now."""
         joined = "\0".join(map(str, paths))
         return cls(joined, _sizes_and_times(joined))
 

@@ -74,7 +74,7 @@ def excess_kurtosis(x: Tensor) -> float:
 
 @torch.no_grad()
 def subsample(x: Tensor) -> Tensor:
-    """At most 100,000 values of ``x``, drawn with replacement where there are more; float64 (n,)."""
+    """Return at most 100,000 values of ``x``, drawn with replacement where there are more; float64 (n,)."""
     values = x.detach().reshape(-1)
     if len(values) > MOST_VALUES:
         values = values[torch.randint(len(values), (MOST_VALUES,), generator=torch_rng(0, "subsample")).to(x.device)]

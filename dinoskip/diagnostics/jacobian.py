@@ -216,7 +216,7 @@ def _kappa(values: Tensor) -> float:
 
 
 def evenly(tokens: Tensor, count: int) -> Tensor:
-    """At most ``count`` of ``tokens`` (n, C), evenly spaced from the first to the last; never more than C."""
+    """Return at most ``count`` of ``tokens`` (n, C), evenly spaced from first to last; never more than C."""
     where = torch.linspace(0, len(tokens) - 1, min(count, *tokens.shape)).round().long()
     return tokens[where.to(tokens.device, non_blocking=True)]
 

@@ -212,7 +212,7 @@ def _check_report(report: Mapping[str, Any], prefix: str, where: str) -> None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No report of keys and no bar while weights load: what does not fit is raised, in one line."""
+    """Silence reports of keys and bars while weights load: what does not fit is raised, in one line."""
     logging = transformers.utils.logging
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -38,7 +38,7 @@ class AddendConfig(Config):
 
 
 class KoleoConfig(AddendConfig):
-    """On the student's CLS tokens of global crops after the last norm, before the head; each crop apart, summed."""
+    """KoLeo on the student's CLS tokens of global crops after the last norm, before the head; crops apart, summed."""
 
     weight: float = Field(0.1, ge=0, description="of the loss, once it has risen; 0.1 in DINOv2")
     neighbours: int = Field(1, ge=1, description="nearest others of each token that it is driven from")
@@ -51,7 +51,7 @@ OF_THE_RUN = ("ema", "snapshot")
 
 
 class GramConfig(AddendConfig):
-    """On patches of global crops after the last norm; the student's may be masked, the teacher sees whole images."""
+    """Gram loss on patches of global crops after the last norm; the student's may be masked, the teacher's are not."""
 
     weight: float = Field(2.0, ge=0, description="of the loss, once it has risen; 2 in DINOv3")
     teacher: str = Field(

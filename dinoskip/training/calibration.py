@@ -38,7 +38,7 @@ class Pictures(Protocol):
 
 
 def spread(total: int, count: int, *, between: bool = False) -> list[int]:
-    """At most ``count`` different numbers below ``total``, evenly spread; ``between``: the middles of the gaps."""
+    """Return at most ``count`` numbers below ``total``, evenly spread; ``between``: the middles of the gaps."""
     count = min(count, total)
     shift = total // (2 * count) if between else 0
     return [index * total // count + shift for index in range(count)]
@@ -90,7 +90,7 @@ def before_and_after(config: ModelConfig, seed: int, images: Pictures) -> dict[s
 
 
 def _rounded(row: PropagationRow) -> dict[str, float]:
-    """To five digits, which do not depend on the number of threads."""
+    """Round to five digits, which do not depend on the number of threads."""
     return {name: float(f"{value:.5g}") for name, value in asdict(row).items()}
 
 

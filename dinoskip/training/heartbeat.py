@@ -183,7 +183,7 @@ class Heartbeat:
         self._lost(line)
 
     def explain(self) -> _Ended | None:
-        """After a collective has failed: which rank has ended or is silent, in a line; None if all are there.
+        """Name, after a collective has failed, the rank that has ended or is silent; None if all are there.
 
         Waits a few signs of life. Ranks but the first know of rank 0 alone, and ask for all here.
         """

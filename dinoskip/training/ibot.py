@@ -243,7 +243,7 @@ class IbotHead(DINOHead):
         return F.linear(unit, weight.to(unit.dtype))
 
     def last_layer_parameters(self) -> list[nn.Parameter]:
-        """Those of DINO's head, and of the patches' own layer."""
+        """Return the last layers' parameters: DINO's head's, and the patches' own."""
         patch_layer = [] if self.shared else [self.patch_v, self.patch_g]
         return super().last_layer_parameters() + [
             parameter for parameter in patch_layer if isinstance(parameter, nn.Parameter)

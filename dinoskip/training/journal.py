@@ -71,7 +71,7 @@ class Journal:
         self._told_images, self._told_waited = self._told_images + images, self._told_waited + waited
 
     def log_epoch(self, epoch: int, epochs: int, verdict: Callable[[float], str]) -> None:
-        """After an epoch: say how fast it goes and what it waits for; at most once a minute, and after the last."""
+        """Say after an epoch how fast it goes and what it waits for, at most once a minute, and after the last."""
         seconds = time.perf_counter() - self._told
         if self._run.is_main and self._told_images and (seconds > TELL_SECONDS or epoch == epochs):
             speed = self._told_images / seconds

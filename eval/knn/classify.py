@@ -120,7 +120,7 @@ def knn_of_parts(
 def _searcher(
     memory: torch.Tensor, k: int, backend: Backend
 ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """From unit queries (blocks, n, D) to the k largest cosines with ``memory`` (blocks, N, D), falling, and where."""
+    """Make a search from unit queries (blocks, n, D) to the k largest cosines with ``memory`` and where."""
     if backend == "torch":
         transposed = memory.transpose(1, 2)
 

@@ -30,7 +30,7 @@ class ComparedStudy:
     trained_on: str = ""
 
     def principal(self) -> ComparedStudy:
-        """Only rows of the principal settings."""
+        """Return the study with rows of the principal settings alone."""
         kept = principal({variant.name: variant.rows for variant in self.variants})
         return replace(self, variants=[replace(variant, rows=kept[variant.name]) for variant in self.variants])
 

@@ -82,7 +82,7 @@ def tokens_table(means: Mapping[str, Mapping[str, float]]) -> DataTable:
 
 
 def epochs_tables(logs: Mapping[str, Rows]) -> list[DataTable]:
-    """After how many epochs each run reached the first one's final top-1; none unless two runs measured it."""
+    """Epochs after which each run reached the first one's final top-1; no table unless two runs measured it."""
     curves = {
         name: [(float(row["epoch"]), float(row["top1"])) for row in rows if row.get("top1") is not None]
         for name, rows in logs.items()

@@ -122,7 +122,7 @@ class Synthetic(DatasetKind):
 
 
 class SplitSynthetic(Synthetic):
-    """One whose last ``val_fraction`` images are held out; both splits have the same ``labels``."""
+    """A synthetic set whose last ``val_fraction`` images are held out; both splits have the same ``labels``."""
 
     labels: ClassVar[tuple[str, ...]]
     images: int = Field(default=240, ge=4, le=100_000, description="in both splits together")

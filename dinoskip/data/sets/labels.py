@@ -34,7 +34,7 @@ def _ids(opened: Any) -> Sequence[str]:
 
 
 def decoded(opened: Any) -> Count:
-    """Nothing is counted; images are decoded."""
+    """Decode images, and count nothing."""
 
     def read(index: int) -> None:
         read_image(opened.path(index))

@@ -61,7 +61,7 @@ def refuse_without_attention(backbones: Mapping[str, Backbone]) -> None:
 
 
 def photographs(folder: str, count: int) -> list[Path]:
-    """At most ``count`` images of a folder, evenly spread over it; :class:`DataError` for a folder without images."""
+    """Return at most ``count`` images of a folder, evenly spread; :class:`DataError` for one without images."""
     images = ImageFolder.open(folder)
     step = max(1, len(images) // count)
     return [images.path(index) for index in range(0, len(images), step)][:count]

@@ -62,7 +62,7 @@ class RunMachine:
 
 
 def throughput(rows: Sequence[Mapping[str, Any]], batch_size: int) -> Throughput | None:
-    """From rows of metrics.jsonl; None if none has a rate.
+    """Return the throughput by rows of metrics.jsonl; None if none has a rate.
 
     A row's rate is that since the row before or, if later, since its session began; it stands for all steps since the
     row before. Rows of an evaluation alone have none, and the next row's reaches back beyond them.

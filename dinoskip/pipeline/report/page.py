@@ -135,7 +135,7 @@ def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _trained_with(task: Task) -> dict[str, str]:
-    """On what machines the variants were trained, where their runs say so."""
+    """Describe the machines on which variants were trained, where their runs say so."""
     machines: dict[str, list[str]] = {}
     for role, path in sorted(task.inputs.items()):
         if role.startswith(_TRAINING) and (path / "env.json").is_file():

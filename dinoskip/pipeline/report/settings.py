@@ -47,7 +47,7 @@ class ReportSettings(NodeSettings):
 
     @property
     def trained(self) -> list[Variant]:
-        """Those that the study trains."""
+        """Variants that the study trains."""
         return [variant for variant in self.variants if variant.model is not None]
 
     def plain(self) -> dict[str, Any]:
