@@ -244,31 +244,48 @@ def write_gallery(task: Task) -> None:
     each image's PCA picture, in the order of the pages; null for none}}. ``outliers.json`` has of each model and block
     the share of patches of outlying norm, their mean norm and the median, on the first page.
     """
-    settings: GallerySettings = task.settings
-    shown, section = _shown(task), settings.section
+    shown, section = _shown(task), task.settings.section
     pages = shown.pages(section.page)
     # an id that is not there is said before any work
     chosen_images(shown.ids, section.similarity, "gallery.similarity")
     chosen_images(pages[0].ids, section.sheet, "gallery.sheet")
-    bases: list[dict[int, PcaBasis]] | None = None
-    rough: list[list[dict[int, list[float]]]] = []  # of each page and model
+    kept: list[_PageSummary] = []
     for number, page in enumerate(pages):
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-            columns = [
-                (model.label, column)
-                for place, model in enumerate(settings.models)
-                for column in _columns(task, model, page, Path(scratch) / str(place))
-            ]
-            names, stores = [column.name for _, column in columns], [column.store for _, column in columns]
-            views = pca_views(stores, page.ids, bases)
-            bases = bases or views.bases
-            rough.append(views.roughness)
-            deepest = max(block for store in stores if store is not None for block in store.blocks)
-            block = section.block or max(1, deepest - 1)
-            _write_page(task, page, columns, views, block, number, len(pages))
-    sizes = [len(page) for page in pages]
-    models = {name: _joined([of_page[place] for of_page in rough], sizes) for place, name in enumerate(names)}
-    write_json(task.out / "roughness.json", {"block": block, "models": models})
+        kept.append(_make_page(task, page, number, len(pages), kept[0].bases if kept else None))
+    first, sizes = kept[0], [len(page) for page in pages]
+    models = {
+        name: _joined([summary.roughness[place] for summary in kept], sizes) for place, name in enumerate(first.names)
+    }
+    write_json(task.out / "roughness.json", {"block": first.block, "models": models})
+
+
+@dataclass(frozen=True)
+class _PageSummary:
+    """What is kept of a page that was written: the columns' names, the sheets' block, roughness and PCA bases."""
+
+    names: list[str]
+    block: int
+    roughness: list[dict[int, list[float]]]
+    bases: list[dict[int, PcaBasis]]
+
+
+def _make_page(
+    task: Task, page: _Shown, number: int, pages: int, bases: list[dict[int, PcaBasis]] | None
+) -> _PageSummary:
+    """Compute and write one page, in the colours of ``bases``; whatever else it needed is freed with this frame."""
+    settings: GallerySettings = task.settings
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
+        columns = [
+            (model.label, column)
+            for place, model in enumerate(settings.models)
+            for column in _columns(task, model, page, Path(scratch) / str(place))
+        ]
+        names, stores = [column.name for _, column in columns], [column.store for _, column in columns]
+        views = pca_views(stores, page.ids, bases)
+        deepest = max(block for store in stores if store is not None for block in store.blocks)
+        block = settings.section.block or max(1, deepest - 1)
+        _write_page(task, page, columns, views, block, number, pages)
+    return _PageSummary(names, block, views.roughness, views.bases)
 
 
 def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]) -> dict[int, list[float | None]]:
