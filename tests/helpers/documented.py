@@ -163,8 +163,8 @@ def data_sets() -> dict[str, AnyDataset]:
 def make_place(place: Path) -> None:
     """What a reader of the pages has: data sets, shipped studies, small; two trained networks, weights files, rows."""
     make_real(data_sets(), place)
-    for name in ("a.jpg", "b.jpg"):
-        shutil.copy(place / "PHOTOS" / "0.jpg", place / "PHOTOS" / name)
+    for name in ("PHOTOS/a.jpg", "PHOTOS/b.jpg", "photo.jpg"):
+        shutil.copy(place / "PHOTOS" / "0.jpg", place / name)
     (place / "boxes_val.json").write_text("{}")
     shutil.copytree(CONFIGS / "cluster", place / "configs" / "cluster")
     yaml = YAML(typ="safe", pure=True)

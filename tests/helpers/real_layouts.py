@@ -252,7 +252,8 @@ def make_coco20k(config: AnyDataset, root: Path) -> None:
 def make_coco(config: AnyDataset, root: Path) -> None:
     """COCO 2017: images and boxes with outlines of both splits."""
     for split, count in (("train", 5), ("val", 4)):
-        content = _boxed(root / f"{split}2017", [f"{number:012d}.jpg" for number in range(count)])
+        there = sorted(path.name for path in (root / f"{split}2017").glob("*.jpg"))  # of COCO-Stuff, with masks
+        content = _boxed(root / f"{split}2017", there[:count] or [f"{number:012d}.jpg" for number in range(count)])
         path = root / "annotations" / f"instances_{split}2017.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content))
