@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET: a network of one's own, with nothing in it
-LATENCY = 20.0  # seconds on a busy machine; the clients' own retries take from 24
+PAUSES = 5.0  # seconds slept between tries; the clients' own retries sleep longer
 
 WAYS_OUT = {
     "timm:vit_small_patch16_224.dino": "timm:vit_small_patch16_224.dino,file=FILE (.safetensors or .pth)",
@@ -40,10 +40,11 @@ def cut_off(folder: str, specs: list[str], stderr: str, answers: str) -> None:
     os.chdir(folder)
     sys.stderr = open(stderr, "w", buffering=1)  # noqa: SIM115
     os.dup2(sys.stderr.fileno(), 2)
-    found = []
+    found, slept = [], [0.0]
+    time.sleep = slept.append  # type: ignore[assignment]
     for spec in specs:
-        began = time.monotonic()
-        found.append((main(["models", "show", spec]), time.monotonic() - began))
+        before = sum(slept)
+        found.append((main(["models", "show", spec]), sum(slept) - before))
     Path(answers).write_text(json.dumps(found))
 
 
@@ -74,4 +75,4 @@ def test_without_network(tmp_path: Path) -> None:
         if not spec.startswith("dino:"):
             assert spec in line
             assert "needs network" in line
-        assert seconds < LATENCY, f"{spec}: {line}"
+        assert seconds < PAUSES, f"{spec}: {line}"
