@@ -55,6 +55,12 @@ def test_intervals_are_those_of_each_measure() -> None:
         assert (one.row.low, one.row.high) == pytest.approx(interval(scale * column))
 
 
+def test_intervals_of_two_images_end_where_the_measure_does() -> None:
+    error, share = scored_rows(DEPTH, ("RMSE", "delta1"), np.array([[0.1, 0.1], [3.0, 0.9]]))
+    assert (error.row.low, share.row.low, share.row.high) == (0.0, 0.0, 100.0)
+    assert error.row.high > 3
+
+
 def test_areas_are_those_of_records() -> None:
     rng = np.random.default_rng(0)
     right = rng.integers(0, 20, (30, 4))
