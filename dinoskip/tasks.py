@@ -236,6 +236,13 @@ def headline(name: str, metric: str) -> TaskMetric | None:
 
 
 @cache
+def range_of(metric: str) -> tuple[float, float]:
+    """Lowest and highest value of rows of a metric, in its unit: 0 and 100 % unless a record says otherwise."""
+    every = (shown for task in tasks() for shown in (task.headline, *task.further))
+    return next((shown.range for shown in every if shown.is_of(metric)), (0.0, 100.0))
+
+
+@cache
 def is_error(metric: str) -> bool:
     """Whether of two rows of this metric the lower is better; those are in a unit of their own, not in percent."""
     return any(

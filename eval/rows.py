@@ -7,7 +7,6 @@ drawn like these, not what another seed of training would change.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -19,7 +18,7 @@ from dinoskip.console import log
 from dinoskip.records import RecordedRow, areas_record
 from dinoskip.results import EvalResult, best_by_heldout
 from dinoskip.statistics import interval, score, wilson
-from dinoskip.tasks import TaskInputs, is_error
+from dinoskip.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
 
 T = TypeVar("T")
@@ -112,13 +111,14 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
     """Return ``template`` once for each measure of ``names``, with its mean over images, interval and records.
 
     ``scores`` (n, M), NaN where an image has none, are in the measure's own unit for errors
-    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals end at 0 and 100 %.
+    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals end where
+    the measure does (:func:`dinoskip.tasks.range_of`).
     """
     scaled = scores * np.array([1.0 if is_error(name) else 100.0 for name in names])
     rows = []
     for name, values in zip(names, scaled.T, strict=True):
-        there, most = np.isfinite(values), math.inf if is_error(name) else 100.0
-        low, high = map(float, np.clip(interval(values), 0.0, most))  # Student's, of few images beyond them
+        there = np.isfinite(values)
+        low, high = map(float, np.clip(interval(values), *range_of(name)))  # Student's, of few images beyond it
         mean = float(np.nanmean(values)) if there.any() else float("nan")
         row = replace(template, metric=name, value=mean, low=low, high=high, n=int(there.sum()))
         rows.append(RecordedRow(row, values / 100))

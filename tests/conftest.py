@@ -8,12 +8,12 @@ import pytest
 from dinoskip.console import log
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
-    [
-        *("dinoskip.training.pretraining", "dinoskip.training.extended", "dinoskip.training.supervised"),
-        *("dinoskip.features.extract", "dinoskip.models.load", "dinoskip.pipeline.study"),
-        *("tests.helpers.tiny", "torch._dynamo", "hypothesis", "pytest"),
-    ]  # modules, since packages import their parts when asked for one
-)
+    [  # modules, since packages import their parts when asked for one
+        "dinoskip.training.pretraining", "dinoskip.training.extended", "dinoskip.training.supervised",
+        "dinoskip.features.extract", "dinoskip.models.load", "dinoskip.pipeline.study", "tests.helpers.tiny",
+        "torch._dynamo", "hypothesis", "pytest",
+    ]
+)  # fmt: skip
 
 
 AS_IMPORTED = log.handlers[:], log.level, log.propagate

@@ -51,8 +51,10 @@ ON_SHOWN = "chosen on the images shown: an upper estimate"
 _Z = NormalDist().inv_cdf(0.975)
 
 
-def points(apart: Difference) -> str:
-    """``+5.2 [+1.1, +9.0]`` of a difference in percentage points, and whether it is unpaired."""
+def points(apart: Difference | None) -> str:
+    """``+5.2 [+1.1, +9.0]`` of a difference in percentage points, and whether it is unpaired; nothing of none."""
+    if apart is None:
+        return ""
     value, low, high = map(signed, (apart.value, apart.low, apart.high))
     interval = "" if math.isnan(apart.low) else f" [{low}, {high}]"
     return value + interval + ("" if apart.paired else ", images fixed" if apart.seeds else ", unpaired")

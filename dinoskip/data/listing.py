@@ -178,7 +178,7 @@ class FilesAsRead:
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> FilesAsRead:
-        """Mark these files as they are now."""
+        """Take the sizes and times of these files as they are now."""
         joined = "\0".join(map(str, paths))
         return cls(joined, _sizes_and_times(joined))
 

@@ -26,9 +26,9 @@ class Overlaps:
     all_views = True
 
     def __call__(self, epoch: int, indices: np.ndarray, boxes: np.ndarray, flips: np.ndarray) -> list[Tensor]:
-        """Return of P pairs, pair-major over B images: ``student``, ``teacher`` float32 (P, 5), ``turned`` bool (P, 2),
-        ``valid`` bool (P,).
+        """Return what is common to P pairs of views, pair-major over B images.
 
+        ``student`` and ``teacher`` are float32 (P, 5), ``turned`` bool (P, 2), ``valid`` bool (P,).
         The first column of the former two is the number of the view (over its kind, view-major), the others x0, y0, x1,
         y1 of the common rectangle in its patches, as the view is stored. ``turned``: whether the student's and the
         teacher's view is flipped. ``valid``: whether the rectangle is at least one of the student's patches wide and

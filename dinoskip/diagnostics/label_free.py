@@ -83,7 +83,7 @@ def _features(backbone: Backbone, images: Tensor, blocks: Sequence[int]) -> dict
 
 
 def turned_images(images: Tensor) -> Tensor:
-    """Flip and turn each square image (B, 3, S, S) at random, by quarter turns; a number of images has one draw."""
+    """Flip and turn each square image (B, 3, S, S) at random, by quarter turns; the draw depends on B alone."""
     rng = torch_rng(0, "turn", len(images))
     turns, flips = (torch.randint(high, (len(images),), generator=rng).tolist() for high in (4, 2))
     parts = zip(images, turns, flips, strict=True)

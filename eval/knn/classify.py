@@ -120,7 +120,10 @@ def knn_of_parts(
 def _searcher(
     memory: torch.Tensor, k: int, backend: Backend
 ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Make a search from unit queries (blocks, n, D) to the k largest cosines with ``memory`` and where."""
+    """Make a search from unit queries (blocks, n, D) to the k largest cosines, falling, and where they are.
+
+    ``memory`` (blocks, N, D) are the unit vectors that are searched.
+    """
     if backend == "torch":
         transposed = memory.transpose(1, 2)
 

@@ -63,7 +63,7 @@ def _shown(table: BoardTable) -> dict[str, Any]:
             "interval": _interval(line),
             "block": line.score.block.replace("b", ""),
             "how": line.how,
-            "difference": "" if line.difference is None else points(line.difference),
+            "difference": points(line.difference),
             "p": "" if line.p is None else f"{line.p:.2g}",
             "blocks": [_cell(line.values.get(block)) for block in table.blocks],
         }

@@ -314,15 +314,16 @@ def dependences(compared: Sequence[Answer]) -> list[str]:
         for benchmark, lines in measures.items():
             values = [line.difference.value for line in lines if line.difference]
             if min(values) <= -ROUNDED and max(values) >= ROUNDED:
-                listed = "; ".join(f"{line.benchmark.setting} {_text(line)} {line.verdict}" for line in lines)
+                said = (f"{line.benchmark.setting} {points(line.difference)} {line.verdict}" for line in lines)
                 about = f"{benchmark.label}: the sign of {answer.first} − {answer.second}"
-                sentences.append(f"{about} depends on where blocks are read: {listed}.")
+                sentences.append(f"{about} depends on where blocks are read: {'; '.join(said)}.")
     return sentences
 
 
 def _part(word: str, lines: Sequence[AnswerLine]) -> str:
     """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``."""
-    return f"{word} in " + "; ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
+    said = [f"{line.benchmark.label} ({points(line.difference)})" for line in lines]
+    return f"{word} in {'; '.join(said)}" if said else ""
 
 
 def _of_pairs(pairs: Sequence[Answer]) -> str:
@@ -362,10 +363,6 @@ def _with_subject(names: Sequence[str], outcome: str) -> str:
     plural = {"is": "are each", "has": "have", "gets": "get"}
     verb, _, rest = outcome.partition(" ")
     return f"{', '.join(names[:-1])} and {names[-1]} {plural.get(verb, verb)} {rest}"
-
-
-def _text(line: AnswerLine) -> str:
-    return points(line.difference) if line.difference else ""
 
 
 def choices(compared: Sequence[Answer]) -> str:

@@ -28,7 +28,7 @@ def answer_table(
             last = _beside(sides, lambda side: side.last)
             cells = [
                 *map(_cell, sides),
-                points(line.difference) if line.difference else "",
+                points(line.difference),
                 line.certainty,
                 untrained,
                 last,

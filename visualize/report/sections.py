@@ -45,7 +45,7 @@ def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
     return {
         "label": line.benchmark.label,
         "scores": [(name, side.parts if side else None) for name, side in sides],
-        "difference": points(line.difference) if line.difference else "",
+        "difference": points(line.difference),
         "verdict": line.verdict if line.difference else "",
         "certainty": line.certainty,
         "untrained": before if any(side.before for _, side in sides if side) else "",
