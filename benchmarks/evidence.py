@@ -19,7 +19,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence_page import NETWORKS, SEEDS, write_page
+from benchmarks.evidence_page import Sources, write_pages
+from benchmarks.evidence_rows import NETWORKS, SEEDS
 from benchmarks.pages import read_csv, write_csv
 from dinoskip.console import log
 from dinoskip.environment import describe
@@ -139,9 +140,13 @@ def read_all() -> list[dict[str, str]]:
     return read_csv(path) if path.is_file() else []
 
 
-def second_study() -> list[dict[str, str]]:
-    """The rows of the second study's three seeds."""
-    return read_csv(RESULTS.parent / "dense_seeds" / "rows.csv")
+def sources() -> Sources:
+    """Return all committed rows that the page is made of."""
+    rule = RESULTS / "rule.csv"
+    second, late_blocks, dial = (
+        read_csv(RESULTS.parent / name / "rows.csv") for name in ("dense_seeds", "late_blocks", "dial")
+    )
+    return Sources(read_all(), read_rates(), read_csv(rule) if rule.is_file() else [], second, late_blocks, dial)
 
 
 def run_one(network: str, seed: int, place: Place) -> None:
@@ -175,7 +180,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     args = parser.parse_args()
     if args.what == "page":
-        write_page(read_all(), read_rates(), second_study(), RESULTS.with_suffix(".md"))
+        write_pages(sources(), RESULTS.with_suffix(".md"), Path("README.md"))
         return 0
     if args.data is None:
         parser.error("run needs --data")

@@ -1,79 +1,56 @@
-"""The page of the third study, from its rows alone, with verdicts where the rule of its configuration allows them.
-
-A measure of a run is its mean over blocks 5 to 12. Networks are compared with skip by the differences of seeds.
-"""
+"""The page of the third study, from its rows alone: the answer, every reading, the rule's verdicts, their limits."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import re
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as student
 
-from benchmarks.pages import markdown_table
+from benchmarks.evidence_readings import (
+    DISCOVERY,
+    IMAGES,
+    NEIGHBOURS,
+    RULES,
+    SEGMENTATION,
+    SKIPLESS,
+    Reading,
+    group_lines,
+    readings,
+    sentence,
+    short_answer,
+    table,
+)
+from benchmarks.evidence_rows import (
+    BLOCKS,
+    NETWORKS,
+    SEEDS,
+    Curve,
+    Measure,
+    Paired,
+    Rows,
+    curves,
+    differences,
+    floor,
+    identity,
+    mean_of_late_blocks,
+    runs_of,
+)
+from benchmarks.pages import folded, markdown_table
 from dinoskip.files import sha256_file, write_text
 from dinoskip.statistics import holm
 
-NETWORKS = {
-    "skip": "with skips",
-    "mixing": "skipless, calibrated, heads that mix",
-    "annealed": "mixing, the skips' weight from 1 to 0 over 60 % of training",
-    "paper": "skipless, the paper's start, beta scaled to the width",
-}
-SEEDS = tuple(range(5))
-BLOCKS = range(5, 13)
 CONFIGS = tuple(Path(f"configs/results/evidence{part}.yaml") for part in ("", "_double", "_rates"))
 LEVEL = 0.05
+DEGENERATE = 0.05  # below this share of images, a curve moves by less than its interval
 XEON = "fcfdede"  # the version of the runs that were made on the first machine
 FLOORS = ("colours", "random patch", "majority class", "centre box")
-Rows = Sequence[Mapping[str, str]]
-_SECOND = """\
-The second study trained networks of width 128 at 48 pixels for 30 epochs of patch contrast on 3,200 photographs,
-with three seeds of *skip* and *mixing*. Its page chose one block for each network and called all six measures
-undecided, because the choice of blocks adds noise. Averaged over blocks, the same rows show clear differences. They
-are not corrected, and were seen before this rule was written, which is why there is a third study:
-"""
-_RULE = """\
-Of 4,000 simulated studies in which no network differs from another, the rule gives a wrong verdict in 4 % if seeds
-deviate normally or with heavy tails, in 7 % if their deviations are skewed, and in 5 % if one seed in five fails
-(`python -m benchmarks.evidence_rule`).
-"""
-_TAUGHT = """\
-Object discovery by keys is better **without** skips: *skip* falls to 3-5 % in late blocks of every seed, below the
-centre box (29.8), and *mixing* stays above 38 from block 5 on. Correspondence (PCK) is also better without.
-Segmentation, k-NN and video are better **with** skips. The scenes had one cut-out per class, the same in training
-and validation. Without a network, colours reach a mIoU of 60 on them and a random patch a CorLoc of 53.5
-([baselines](../protocols.md#without-a-network)), and lower values say nothing about a network. The runs are gone;
-`dense_seeds/rows.csv` has the printed values by block, with one decimal. [Another page](late_blocks.md) examines
-the fall in late blocks.
-
-The second study also had the paper's and the default initialisation with two seeds, and one seed with AdamW and one
-with DINO's loss (`dense/rows.csv`, `dense_adamw/rows.csv`, `dense_dino/rows.csv`). No network without skips was better
-than the network with skips on any measure, and with one seed and three learning rates nothing else was decided. Its
-*paper* had β 1 at width 128, where late tokens are alike before training, so it did not test the paper's
-initialisation. Its pages are withdrawn.
-"""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What is averaged over blocks: the task, metric, data set and read point of its rows."""
-
-    name: str
-    task: str
-    metric: str
-    dataset: str
-    facet: str
-
-    def is_of(self, row: Mapping[str, str]) -> bool:
-        """Whether a row is of this measure, whatever its block and read point."""
-        return (row["task"], row["metric"], row["dataset"]) == (self.task, self.metric, self.dataset)
-
+README_MARKS = ("<!-- answer of the third study: python -m benchmarks.evidence page -->", "<!-- end of the answer -->")
+THIRD_PARTY = "https://github.com/gacikgoz/cutting-the-skip-reproduction"
 
 PRIMARY = (
     Measure("mIoU above colours", "probe", "mIoU", "scenes", "out"),
@@ -86,186 +63,223 @@ SECONDARY = (
     Measure("mIoU, 128 px, read at mlp", "probe", "mIoU", "double", "mlp"),
     Measure("CorLoc, 128 px", "tokencut", "CorLoc", "double", "key"),
     Measure("CorLoc, 128 px, read at out", "tokencut", "CorLoc", "double", "out"),
+    Measure("k-NN, Imagenette", "knn", "accuracy_k20", "imagenette", "out"),
 )
+_DIAL = Measure("", "tokencut", "CorLoc", "scenes", "key")
+_DIAL_NETWORKS = ("mixing", "mixing_annealed", "paper_annealed", "mixing_distilled")
+_DIAL_EPOCH = "11"
 
 
-def name_of(model: str) -> tuple[str, int]:
-    """Network and seed of a run's name: ``("skip", 0)`` of ``skip-soap-s0``."""
-    network, _, seed = model.split("-")
-    return network, int(seed[1:])
+@dataclass(frozen=True)
+class Sources:
+    """The rows that the page is made of, each a committed file below ``docs/results``."""
+
+    rows: Rows
+    rates: Rows
+    rule: Rows
+    second: Rows
+    late_blocks: Rows
+    dial: Rows
 
 
-def runs_of(rows: Rows) -> dict[str, list[int]]:
-    """The seeds that each network has."""
-    seeds_of: dict[str, set[int]] = {network: set() for network in NETWORKS}
-    for model in {row["model"] for row in rows if not row["model"].startswith("baseline")}:
-        network, seed = name_of(model)
-        seeds_of[network].add(seed)
-    return {network: sorted(seeds) for network, seeds in seeds_of.items()}
-
-
-def by_block(rows: Rows, measure: Measure, model: str) -> dict[int, float]:
-    """Values of a run's single blocks."""
-    of_model = [row for row in rows if row["model"] == model and measure.is_of(row) and row["facet"] == measure.facet]
-    return {int(row["block"]): float(row["value"]) for row in of_model if row["block"].isdigit()}
-
-
-def floor(rows: Rows, measure: Measure, name: str) -> float | None:
-    """A baseline's value; None where it was not measured."""
-    values = [float(row["value"]) for row in rows if row["model"] == f"baseline: {name}" and measure.is_of(row)]
-    return statistics.mean(values) if values else None
-
-
-def second_study(rows: Rows) -> list[str]:
-    """Mixing against skip by the rows of the second study: mean over all blocks, and over 5 to 12."""
-    measures = [
-        Measure("mIoU, scenes", "probe", "mIoU", "scenes", "out"),
-        Measure("CorLoc, scenes", "tokencut", "CorLoc", "scenes", "key"),
-        Measure("mIoU, VOC2012", "probe", "mIoU", "voc2012", "out"),
-        Measure("k-NN, Imagenette", "knn", "accuracy_k20", "imagenette", "out"),
-        Measure("J&F, videos", "video", "J&F", "videos", "out"),
-        Measure("PCK, pairs", "correspondence", "PCK@0.1 per image", "pairs", "key"),
-    ]
-    trained = [row for row in rows if row["epoch"] == "30"]
-    lines = []
-    for measure in measures:
-        cells = []
-        for blocks in (range(1, 13), BLOCKS):
-            differences = {}
-            for seed in range(3):
-                first, second = (by_block(trained, measure, f"{name}-soap-s{seed}") for name in ("mixing", "skip"))
-                differences[seed] = statistics.mean(first[block] - second[block] for block in blocks)
-            pair = Comparison("mixing", measure, differences)
-            cells.append(f"{pair.mean:+.1f} [{pair.mean - pair.half:+.1f}, {pair.mean + pair.half:+.1f}]")
-        lines.append([measure.name, *cells])
-    return markdown_table(["mixing − skip, 3 seeds", "blocks 1-12", "blocks 5-12"], lines)
-
-
-def by_seed(rows: Rows, measure: Measure, network: str) -> dict[int, float]:
-    """Mean over blocks 5 to 12 of every run of a network that has the measure; of the first one above colours."""
-    above = (floor(rows, measure, "colours") or 0.0) if measure is PRIMARY[0] else 0.0
-    means = {}
-    for seed in runs_of(rows)[network]:
-        values = by_block(rows, measure, f"{network}-soap-s{seed}")
-        if all(block in values for block in BLOCKS):
-            means[seed] = statistics.mean(values[block] for block in BLOCKS) - above
-    return means
+# --- the rule that was fixed before the first run ----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A network against skip: differences by seed, their mean, 95 % interval, p (nan of one seed)."""
+    """A network against skip on a primary measure, paired by seed."""
 
     network: str
     measure: Measure
-    differences: Mapping[int, float]
-
-    @property
-    def n(self) -> int:
-        """Seeds that both have."""
-        return len(self.differences)
-
-    @property
-    def mean(self) -> float:
-        """Mean difference over seeds; nan without one."""
-        return statistics.mean(self.differences.values()) if self.n else float("nan")
-
-    @property
-    def half(self) -> float:
-        """Half of the 95 % interval of the mean, by Student's t of n - 1 degrees."""
-        if self.n < 2:
-            return float("nan")
-        return float(student.ppf(0.975, self.n - 1)) * statistics.stdev(self.differences.values()) / self.n**0.5
-
-    @property
-    def p(self) -> float:
-        """Two-sided, of no difference, paired by seed."""
-        if self.n < 2:
-            return float("nan")
-        error = statistics.stdev(self.differences.values()) / self.n**0.5
-        return float(2 * student.sf(abs(self.mean) / error, self.n - 1)) if error else 0.0
+    lead: Paired
 
     @property
     def direction(self) -> str:
         """Better or worse than *skip*."""
-        return "better" if self.mean > 0 else "worse"
+        return "better" if self.lead.mean > 0 else "worse"
 
     def verdict(self, corrected: float | None) -> str:
         """What may be said; ``corrected`` is Holm's p, None while the study is not complete."""
         if corrected is None:
-            return f"none yet: {self.n} of {len(SEEDS)} seeds"
+            return f"none yet: {self.lead.n} of {len(SEEDS)} seeds"
         if corrected < LEVEL:
             return f"{self.direction}, p = {corrected:.3g}"
-        most = max(abs(self.mean - self.half), abs(self.mean + self.half))
+        most = max(abs(self.lead.mean - self.lead.half), abs(self.lead.mean + self.lead.half))
         return f"undecided, p = {corrected:.3g}: smaller than {most:.1f}"
 
 
+def by_seed(rows: Rows, measure: Measure, network: str) -> dict[int, float]:
+    """Return the mean over blocks 5 to 12 of every run that has them; of the first measure above that of colours."""
+    above = (floor(rows, measure, "colours") or 0.0) if measure is PRIMARY[0] else 0.0
+    of = curves(rows, measure)[network]
+    return {seed: mean_of_late_blocks(of[seed]) - above for seed in sorted(of) if set(BLOCKS) <= set(of[seed])}
+
+
 def comparisons(rows: Rows, measures: Sequence[Measure]) -> list[Comparison]:
-    """Every network but skip, on every measure, by the seeds that both have."""
+    """Return every network but skip, on every measure, by the seeds that both have."""
     pairs = []
     for measure in measures:
         skip = by_seed(rows, measure, "skip")
-        for network in list(NETWORKS)[1:]:
+        for network in SKIPLESS:
             runs = by_seed(rows, measure, network)
-            pairs.append(Comparison(network, measure, {seed: runs[seed] - skip[seed] for seed in runs if seed in skip}))
+            lead = Paired({seed: runs[seed] - skip[seed] for seed in runs if seed in skip})
+            pairs.append(Comparison(network, measure, lead))
     return pairs
 
 
 def corrected_p(pairs: Sequence[Comparison]) -> Sequence[float | None]:
-    """Holm's p of each primary comparison: None before all of them have all seeds, for Holm counts them together."""
-    if any(pair.n < len(SEEDS) for pair in pairs):
+    """Return Holm's p of each primary comparison; None before all have all seeds, for Holm counts them together."""
+    if any(pair.lead.n < len(SEEDS) for pair in pairs):
         return [None] * len(pairs)
-    return holm([pair.p for pair in pairs])
+    return holm([pair.lead.p for pair in pairs])
 
 
 def verdicts(pairs: Sequence[Comparison]) -> list[str]:
-    """A verdict for each primary comparison, by :func:`corrected_p`."""
+    """Return a verdict for each primary comparison, by :func:`corrected_p`."""
     return [pair.verdict(p) for pair, p in zip(pairs, corrected_p(pairs), strict=True)]
 
 
-def _sentence(pairs: Sequence[Comparison], p: Sequence[float | None]) -> str:
-    """The verdicts on one measure: "mIoU above colours: mixing is worse than skip by 12.4, ..."."""
-    parts = []
-    for pair, corrected in zip(pairs, p, strict=True):
-        if corrected is not None and corrected < LEVEL:
-            parts.append(f"*{pair.network}* is {pair.direction} than *skip* by {abs(pair.mean):.1f}")
-        else:
-            parts.append(f"*{pair.network}* cannot be told apart from *skip*")
-    return f"{pairs[0].measure.name}: {'; '.join(parts)}."
+def _simulated(rule: Rows) -> str:
+    """Return how often the rule finds a difference where there is none (``rule.csv``)."""
+    shares = ", ".join(f"{float(row['wrong']):.1f} % ({row['deviations']})" for row in rule)
+    return (
+        f"Of {int(rule[0]['studies']):,} simulated studies in which no network differs from another, the rule gives a "
+        f"wrong verdict in {shares}, by how the seeds deviate (`python -m benchmarks.evidence_rule`)."
+        if rule
+        else ""
+    )
 
 
-def answer(rows: Rows, pairs: Sequence[Comparison]) -> list[str]:
-    """What the rule says of a complete study, and which networks are better than features without a network."""
-    p = corrected_p(pairs)
-    count = len(NETWORKS) - 1
-    lines = [
-        f"- {_sentence(pairs[at : at + count], p[at : at + count])} {_against_pixels(rows, measure)}"
-        for at, measure in zip(range(0, len(pairs), count), PRIMARY, strict=True)
-    ]
-    return ["**Answer, by the rule fixed before the first run:**", "", *lines, ""]
+# --- what was added afterwards -----------------------------------------------------------------------
 
 
-def _against_pixels(rows: Rows, measure: Measure) -> str:
-    """Networks whose mean over seeds is above the best row without a network."""
-    floors = {name: floor(rows, measure, name) for name in FLOORS}
-    name, height = max(((name, value) for name, value in floors.items() if value is not None), key=lambda pair: pair[1])
-    if measure is PRIMARY[0]:  # differences to colours already
-        height -= floor(rows, measure, "colours") or 0.0
-    above = [f"*{each}*" for each in NETWORKS if statistics.mean(by_seed(rows, measure, each).values()) > height]
-    return f"Above the best baseline without a network ({name}): {', '.join(above) or 'none'}."
+def against_baselines(rows: Rows) -> list[str]:
+    """Return each network's lead over the best baseline without a network, by Student's t over seeds."""
+    lines = []
+    for measure in PRIMARY:
+        heights = {name: value for name in FLOORS if (value := floor(rows, measure, name)) is not None}
+        if not heights:
+            continue
+        best = max(heights, key=lambda name: heights[name])
+        for network in NETWORKS:
+            of = curves(rows, measure)[network]
+            lead = Paired({seed: mean_of_late_blocks(of[seed]) - heights[best] for seed in of})
+            p = "" if np.isnan(lead.p) else f"{lead.p:.2g}"
+            lines.append([f"{network} − {best} ({heights[best]:.1f})", measure.metric, str(lead.n), lead.text, p])
+    return markdown_table(["network − best baseline", "measure", "seeds", "difference", "p"], lines)
+
+
+def _other_study(dial: Rows) -> list[str]:
+    """Return what our study from skips to none says by the same readings: a sentence and a table."""
+    of: dict[str, dict[int, dict[int, float]]] = {name: {} for name in ("skip", *_DIAL_NETWORKS)}
+    for row in dial:
+        match = re.fullmatch(r"(\w+)-soap-s(\d+)", row["model"])
+        trained = row["epoch"] == _DIAL_EPOCH and row["block"].isdigit() and not row["note"]
+        if match and trained and _DIAL.is_of(row) and row["facet"] == _DIAL.facet:
+            of[match[1]].setdefault(int(match[2]), {})[int(row["block"])] = float(row["value"])
+    named = [name for name in _DIAL_NETWORKS if of[name]]
+    if not named or not of["skip"]:
+        return []
+    every = {
+        rule: {name: Paired(differences(of, name, "skip", count)) for name in named} for rule, count in RULES.items()
+    }
+    late = mean_of_late_blocks
+    skip = statistics.mean(late(curve) for curve in of["skip"].values())
+    early = statistics.mean(statistics.mean(curve[block] for block in range(1, 5)) for curve in of["skip"].values())
+    ahead = [name for name in named for lead in [every["mean of blocks 5-12"][name]] if lead.sign > 0]
+    falls = "falls" if skip < early else "does not fall"
+    lead = f"{', '.join(ahead)} lead" if ahead else "no network without skips leads"
+    said = (
+        f"**Another study of ours, by the same reading.** In [the study from skips to none](dial.md) (48 px, 407 steps "
+        f"on scenes, {every['mean of blocks 5-12'][named[0]].n} seeds) the CorLoc of keys of *skip* {falls} from "
+        f"blocks 1-4 ({early:.1f}) to blocks 5-12 ({skip:.1f}), and there {lead} over it."
+    )
+    cells = [[rule, *(f"{by[name].text}, p {by[name].p:.2g}" for name in named)] for rule, by in every.items()]
+    columns = ["keys, scenes, 48 px", *(f"{name.replace('_', ' ')} − skip" for name in named)]
+    return [said, "", *markdown_table(columns, cells)]
+
+
+def _degenerate(rows: Rows) -> list[str]:
+    """Return which leads in CorLoc could change sign if boxes of graphs without a second eigenvector are misses."""
+    turned, counted, cells = [], 0, []
+    for measure in (measure for measure in (*PRIMARY, *SECONDARY) if measure.task == "tokencut"):
+        of, share = curves(rows, measure), curves(rows, measure, "degenerate")
+        for network in NETWORKS:
+            shares = {block: [by[block] for by in share[network].values() if block in by] for block in range(1, 13)}
+            many = [str(block) for block, by in shares.items() if by and statistics.mean(by) >= DEGENERATE]
+            cells += [[network, IMAGES[measure.dataset], measure.facet, " ".join(many)]] if many else []
+        for rule, count in RULES.items():
+            for network in SKIPLESS:
+                low, high = (_with_misses(of, share, {name}) for name in (network, "skip"))
+                ends = [Paired(differences(curve, network, "skip", count)).sign for curve in (low, high)]
+                lead = Paired(differences(of, network, "skip", count))
+                counted += 1
+                if set(ends) != {lead.sign}:
+                    turned.append(f"{network} {measure.dataset} {measure.facet}, {rule}")
+    text = (
+        "**Cuts that do not exist.** A graph that joins every patch to every other has no second eigenvector. In these "
+        "rows such a cut still has the box of whichever vector the processor's library returned, which explains why "
+        "*colours* has another CorLoc on each of the two machines; from this version on it has no box and counts as a "
+        "miss. If all these boxes on one side were hits, and were misses now, "
+        f"the sign of {len(turned)} of {counted} differences could change"
+        + (f": {'; '.join(turned)}." if turned else ".")
+    )
+    columns = ["network", "images", "tensor", f"blocks with such cuts in {DEGENERATE:.0%} of images or more"]
+    return [text, "", *folded("Which cells change", markdown_table(columns, cells))] if cells else []
+
+
+def _with_misses(
+    of: Mapping[str, Mapping[int, Curve]], share: Mapping[str, Mapping[int, Curve]], networks: set[str]
+) -> dict[str, dict[int, dict[int, float]]]:
+    """Return CorLoc with every degenerate cut of some networks counted as a miss, as far as hits allow."""
+    return {
+        network: {
+            seed: {
+                block: max(value - 100 * share[network][seed][block], 0.0) if network in networks else value
+                for block, value in curve.items()
+            }
+            for seed, curve in by.items()
+        }
+        for network, by in of.items()
+    }
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def _chosen_rates(rates: Rows) -> str:
+    """Return how the learning rates were chosen, and how far those of *skip* and *mixing* are apart."""
+    means = _mean_rates(rates)
+    best = {network: max(by, key=lambda lr: by[lr]) for network, by in means.items() if by}
+    if not {"skip", "mixing"} <= set(best):
+        return ""
+    tops = [means[network][lr] for network, lr in best.items()]
+    chosen = ", ".join(f"{network} {lr:g}" for network, lr in best.items())
+    return (
+        f"Rates were chosen after 100 steps, by mIoU alone, where the best values are {min(tops):.1f} to "
+        f"{max(tops):.1f}: {chosen}. That of *skip* is {best['skip'] / best['mixing']:.0f} times that of *mixing*, so "
+        "networks may differ by how far they are trained ([late blocks](late_blocks.md))."
+    )
+
+
+def _mean_rates(rates: Rows) -> dict[str, dict[float, float]]:
+    every: dict[str, dict[float, list[float]]] = {network: {} for network in NETWORKS}
+    for row in rates:
+        every[row["network"]].setdefault(float(row["lr"]), []).append(float(row["miou"]))
+    return {name: {lr: statistics.mean(values) for lr, values in sorted(by.items())} for name, by in every.items()}
 
 
 def _machines(rows: Rows) -> list[str]:
-    """What the runs of the first machine say alone: *skip* was trained on it with all seeds, the others with some."""
+    """Return what the first machine's runs say alone: *skip* was trained on it with all seeds, others with some."""
     first, rest = (
         [row for row in rows if row["study"].startswith(f"0.2.0 {XEON}") is of_xeon] for of_xeon in (True, False)
     )
     if not first or not rest:
         return []
     alone = ", ".join(
-        f"{_number(pair.mean, '+')} ({pair.network} − skip, {pair.measure.name}, {pair.n})"
+        f"{pair.lead.mean:+.1f} ({pair.network} − skip, {pair.measure.name}, {pair.lead.n})"
         for pair in comparisons(first, PRIMARY)
-        if pair.n
+        if pair.lead.n
     )
     colours = "; ".join(
         f"{measure.metric} {_number(floor(first, measure, 'colours'))} and {_number(floor(rest, measure, 'colours'))}"
@@ -273,14 +287,17 @@ def _machines(rows: Rows) -> list[str]:
     )
     return [
         f"Runs of version {XEON} (*skip* with all seeds, the others with some) were made on an Intel Xeon, the rest on "
-        f"an AMD EPYC. Colours alone have {colours} on the two. The Xeon's runs alone give the same picture; their "
-        f"mean differences, with the number of seeds: {alone}.",
+        f"an AMD EPYC. Colours alone have {colours} on the two. The mean differences of the Xeon's runs alone, with "
+        f"the number of seeds: {alone}.",
         "",
     ]
 
 
 def _number(value: float | None, sign: str = "") -> str:
     return "" if value is None or np.isnan(value) else f"{value:{sign}.1f}"
+
+
+# --- tables ------------------------------------------------------------------------------------------
 
 
 def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
@@ -296,36 +313,36 @@ def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
     return markdown_table(["mean over blocks 5-12", *(measure.name for measure in measures)], lines)
 
 
-def _differences(pairs: Sequence[Comparison], said: Sequence[str]) -> list[str]:
-    lines = []
-    for pair, words in zip(pairs, said, strict=True):
-        interval = f" [{pair.mean - pair.half:+.1f}, {pair.mean + pair.half:+.1f}]" if pair.n > 1 else ""
-        lines.append(
-            [f"{pair.network} − skip", pair.measure.name, str(pair.n), f"{_number(pair.mean, '+')}{interval}", words]
-        )
+def _primary(pairs: Sequence[Comparison]) -> list[str]:
+    lines = [
+        [f"{pair.network} − skip", pair.measure.name, str(pair.lead.n), pair.lead.text, words]
+        for pair, words in zip(pairs, verdicts(pairs), strict=True)
+    ]
     return markdown_table(["networks", "measure", "seeds", "difference", "verdict"], lines)
 
 
 def _curves(rows: Rows) -> list[str]:
     lines = []
-    for measure in PRIMARY:
-        for network, seeds in runs_of(rows).items():
-            every = [by_block(rows, measure, f"{network}-soap-s{seed}") for seed in seeds]
-            if every and all(every):
-                cells = [_number(statistics.mean(curve[block] for curve in every)) for block in range(1, 13)]
-                lines.append([f"{network}, {measure.metric}", *cells])
+    for measure in (*PRIMARY, SECONDARY[1], SECONDARY[-1]):
+        for network, by in curves(rows, measure).items():
+            if by and all(len(curve) == 12 for curve in by.values()):
+                cells = [_number(statistics.mean(curve[block] for curve in by.values())) for block in range(1, 13)]
+                name = {"accuracy_k20": "k-NN"}.get(measure.metric, f"{measure.metric} of {measure.facet}")
+                lines.append([f"{network}, {name}", *cells])
     return markdown_table(["block", *map(str, range(1, 13))], lines) if lines else []
 
 
 def _rates(rates: Rows) -> list[str]:
-    lines = []
-    for network in NETWORKS:
-        by_rate: dict[float, list[float]] = {}
-        for row in rates:
-            if row["network"] == network:
-                by_rate.setdefault(float(row["lr"]), []).append(float(row["miou"]))
-        for lr, values in sorted(by_rate.items()):
-            lines.append([network, f"{lr:g}", _number(statistics.mean(values)), str(len(values))])
+    lines = [
+        [
+            network,
+            f"{lr:g}",
+            _number(mean),
+            str(sum(row["network"] == network and float(row["lr"]) == lr for row in rates)),
+        ]
+        for network, by in _mean_rates(rates).items()
+        for lr, mean in by.items()
+    ]
     return markdown_table(["network", "rate", "mIoU, blocks 3-12", "seeds"], lines)
 
 
@@ -338,72 +355,204 @@ def _weights(rows: Rows) -> list[str]:
     return markdown_table(["run", "weights", "rate", "minutes", "version"], [[k, *v] for k, v in sorted(about.items())])
 
 
-def identity(rows: Rows) -> str:
-    """Sha256 of the rows, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(json.dumps(dict(row), sort_keys=True) for row in rows)).encode()).hexdigest()
+def second_study(rows: Rows) -> list[str]:
+    """Return a table of mixing against skip by the rows of the second study: mean over all blocks, and over 5 to 12."""
+    measures = [
+        Measure("mIoU, scenes", "probe", "mIoU", "scenes", "out"),
+        Measure("CorLoc, scenes", "tokencut", "CorLoc", "scenes", "key"),
+        Measure("mIoU, VOC2012", "probe", "mIoU", "voc2012", "out"),
+        Measure("k-NN, Imagenette", "knn", "accuracy_k20", "imagenette", "out"),
+        Measure("J&F, videos", "video", "J&F", "videos", "out"),
+        Measure("PCK, pairs", "correspondence", "PCK@0.1 per image", "pairs", "key"),
+    ]
+    trained = [row for row in rows if row["epoch"] == "30" and row["model"].split("-")[0] in ("skip", "mixing")]
+    lines = []
+    for measure in measures:
+        of = curves(trained, measure)
+        pairs = (
+            Paired(differences(of, "mixing", "skip", count))
+            for count in (lambda curve: statistics.mean(curve.values()), mean_of_late_blocks)
+        )
+        lines.append([measure.name, *(pair.text for pair in pairs)])
+    return markdown_table(["mixing − skip, 3 seeds", "blocks 1-12", "blocks 5-12"], lines)
 
 
-def page(rows: Rows, rates: Rows, second: Rows) -> str:
-    """The page; ``second`` are the rows of the second study."""
-    runs, primary = runs_of(rows), comparisons(rows, PRIMARY)
-    count = sum(map(len, runs.values()))
-    said = verdicts(primary)
-    hours = {row["model"]: float(row["seconds"]) / 3600 for row in rows if not row["model"].startswith("baseline")}
-    machines = sorted({row["machine"] for row in rows})
-    whole_study = count == len(NETWORKS) * len(SEEDS)
-    missing = "" if whole_study else " **No verdict is given, because the rule needs all runs.**"
-    whole = ", ".join(f"{network} {len(seeds)}" for network, seeds in runs.items())
+# --- the page ----------------------------------------------------------------------------------------
+
+
+def page(sources: Sources) -> str:
+    """Return the page."""
+    rows, runs = sources.rows, runs_of(sources.rows)
+    count, whole = sum(map(len, runs.values())), len(NETWORKS) * len(SEEDS)
+    every = readings(rows, sources.late_blocks) if count == whole else []
+    finished = ", ".join(f"{network} {len(seeds)}" for network, seeds in runs.items())
+    missing = "" if count == whole else " **No verdict is given, because the rule needs all runs.**"
     return "\n".join(
         [
             "# Dense features without skips: third study",
             "",
-            *(answer(rows, primary) if whole_study else []),
-            f"{count} of {len(NETWORKS) * len(SEEDS)} runs are finished ({whole}).{missing} "
-            "The rule, sizes and settings were fixed before the first run (`configs/results/evidence.yaml`). "
-            "`python -m benchmarks.evidence page` writes this page from its rows (`docs/results/evidence/`); "
+            *(_answer(every) if every else []),
+            f"{count} of {whole} runs are finished ({finished}).{missing} `python -m benchmarks.evidence page` writes "
+            "this page, and the paragraph in README, from rows (`docs/results/evidence/`, `late_blocks/`, `dial/`); "
             "`python -m benchmarks.evidence run --data IMAGENETTE` makes the missing runs.",
             "",
             *(f"- {network}: {what}" for network, what in NETWORKS.items()),
             "",
-            "## Primary measures",
-            "",
-            *_differences(primary, said),
-            *_levels(rows, PRIMARY),
-            "Values are means over blocks 5 to 12 at 64 pixels, the size of training; ± is the deviation over "
-            "seeds, with their number in brackets. The mIoU of networks is given above that of colours; "
-            "the row of colours is as measured. Colours and random patch are features of pixels without a network "
-            "([protocols](../protocols.md#without-a-network)).",
-            "",
-            _RULE,
-            *_machines(rows),
-            "## Secondary, uncorrected",
-            "",
-            *_differences(comparisons(rows, SECONDARY), [""] * 3 * len(SECONDARY)),
-            *_levels(rows, SECONDARY),
-            "## What the second study's rows say",
-            "",
-            _SECOND,
-            *second_study(second),
-            _TAUGHT,
-            "## By block",
-            "",
-            *_curves(rows),
-            "## Learning rates",
-            "",
-            *_rates(rates),
-            "## Runs",
-            "",
-            *_weights(rows),
-            f"{sum(hours.values()):.1f} core-hours of runs on {'; '.join(machines) or 'no machine yet'}. "
-            f"sha256 of the rows: `{identity(rows)}`.",
-            "",
-            "The study's configurations, unchanged since before the first run (sha256):",
-            "",
-            *(f"- `{config}`: `{sha256_file(config)}`" for config in CONFIGS),
+            *(_every_reading(every) if every else []),
+            *_rule(sources),
+            *_afterwards(sources),
+            *_details(sources),
         ]
     )
 
 
-def write_page(rows: Rows, rates: Rows, second: Rows, path: Path) -> None:
-    """Write the page."""
-    write_text(path, page(rows, rates, second) + "\n")
+def _answer(every: Sequence[Reading]) -> list[str]:
+    """Return the first screen: the short answer, and where readings agree and part."""
+    return [
+        *(line for text in short_answer(every) for line in (text, "")),
+        "Readings in which a network leads or trails, the 95 % interval of its difference over seeds leaving out 0 "
+        "(not corrected for their number):",
+        "",
+        *group_lines(every),
+        "",
+        f"{sentence(every, NEIGHBOURS)}",
+        "",
+    ]
+
+
+def _every_reading(every: Sequence[Reading]) -> list[str]:
+    return [
+        "## Every reading",
+        "",
+        "Differences from *skip* in points, mean over seeds, with the half-width of the 95 % interval (Student's t, "
+        "paired by seed, not corrected). Bold: the interval leaves out 0. *Own best block*: each run at the block that "
+        "is best on the images scored, as the paper reads, which raises both sides. *Position removed*: less the mean "
+        "of every position over the images. One reading of object discovery and one of segmentation were fixed before "
+        "the first run; all others were added after the rows had been seen.",
+        "",
+        "### Object discovery, CorLoc",
+        "",
+        *table(every, DISCOVERY),
+        "### Segmentation, mIoU",
+        "",
+        *table(every, SEGMENTATION),
+        "### k-NN, accuracy",
+        "",
+        *table(every, NEIGHBOURS),
+    ]
+
+
+def _rule(sources: Sources) -> list[str]:
+    primary = comparisons(sources.rows, PRIMARY)
+    return [
+        "## The rule that was fixed before the first run",
+        "",
+        "Rule, sizes and settings stand in `configs/results/evidence.yaml`: two measures at the size of training, "
+        "means over blocks 5 to 12, each skipless network against *skip* by a t test of the differences of seeds, with "
+        "Holm's correction over all six.",
+        "",
+        *_primary(primary),
+        *_levels(sources.rows, PRIMARY),
+        "± is the deviation over seeds, with their number in brackets. The mIoU of networks is given above that of "
+        "colours; the row of colours is as measured. Colours and random patch are features of pixels without a network "
+        "([protocols](../protocols.md#without-a-network)).",
+        "",
+        _simulated(sources.rule),
+        "",
+    ]
+
+
+def _afterwards(sources: Sources) -> list[str]:
+    other = _other_study(sources.dial)
+    return [
+        "## What was added after the rows had been seen",
+        "",
+        "**Networks against the best baseline without a network**, means over blocks 5 to 12, Student's t over seeds, "
+        "not corrected:",
+        "",
+        *against_baselines(sources.rows),
+        *other,
+        f"**Others.** [A reproduction]({THIRD_PARTY}) of *Cutting the Skip* on Tiny-ImageNet with DINO and ViT-S "
+        "reports that the network with skips is at or above the one with the paper's initialisation in every row of "
+        "segmentation and at TokenCut's best block. That features of late blocks carry positions is known: see [late "
+        "blocks](late_blocks.md#what-others-found).",
+        "",
+        "## What limits it",
+        "",
+        _chosen_rates(sources.rates),
+        "",
+        "*paper* is the paper's initialisation with a β that the paper does not print for width 128: we extrapolate "
+        "it. One loss (patch contrast), one width, one training set, six epochs, and scenes composed by us.",
+        "",
+        *_degenerate(sources.rows),
+        *_machines(sources.rows),
+    ]
+
+
+def _details(sources: Sources) -> list[str]:
+    rows = sources.rows
+    hours = {row["model"]: float(row["seconds"]) / 3600 for row in rows if not row["model"].startswith("baseline")}
+    machines = sorted({row["machine"] for row in rows})
+    return [
+        "## By block",
+        "",
+        *_curves(rows),
+        *folded("Levels by other readings", _levels(rows, SECONDARY)),
+        *folded("Learning rates", _rates(sources.rates)),
+        *folded("The second study's rows", _second(sources.second)),
+        "## Runs",
+        "",
+        *_weights(rows),
+        f"{sum(hours.values()):.1f} core-hours of runs on {'; '.join(machines) or 'no machine yet'}. "
+        f"sha256 of the rows: `{identity(rows)}`.",
+        "",
+        "The study's configurations, unchanged since before the first run (sha256):",
+        "",
+        *(f"- `{config}`: `{sha256_file(config)}`" for config in CONFIGS),
+    ]
+
+
+def _second(rows: Rows) -> list[str]:
+    return [
+        "The second study trained networks of width 128 at 48 pixels for 30 epochs of patch contrast on 3,200 "
+        "photographs, with three seeds of *skip* and *mixing*. Its rows were seen before the third study's rule was "
+        "written. Differences in points with the half-width of their 95 % interval, not corrected:",
+        "",
+        *second_study(rows),
+        "Its scenes had one cut-out per class, the same in training and validation, so its values say little about a "
+        "network. Its runs are gone; `dense_seeds/rows.csv` has the printed values by block, with one decimal. It also "
+        "had other initialisations, AdamW and DINO's loss with one or two seeds (`dense/rows.csv`, "
+        "`dense_adamw/rows.csv`, `dense_dino/rows.csv`), which decide nothing. Its pages are withdrawn.",
+        "",
+    ]
+
+
+def readme_paragraph(every: Sequence[Reading]) -> str:
+    """Return README's paragraph on the study, made from the readings as the page is."""
+    return "\n".join(
+        [
+            textwrap.fill(
+                "Are the dense features of a skipless network better? Our [study](docs/results/evidence.md) compares "
+                "three small skipless networks with one with skips (width 128, patch contrast, five seeds each): "
+                "*mixing* has our calibrated initialisation, *annealed* the same and skips that fade out while it "
+                "trains, *paper* the paper's initialisation.",
+                120,
+            ),
+            "",
+            *(textwrap.fill(text, 120, initial_indent="- ", subsequent_indent="  ") for text in short_answer(every)),
+        ]
+    )
+
+
+def write_pages(sources: Sources, path: Path, readme: Path) -> None:
+    """Write the page, and README's paragraph between its two marks."""
+    write_text(path, page(sources) + "\n")
+    write_text(readme, with_paragraph(readme.read_text(encoding="utf-8"), sources))
+
+
+def with_paragraph(text: str, sources: Sources) -> str:
+    """Return README's text with the study's paragraph in place of the one between the marks."""
+    before, _, rest = text.partition(README_MARKS[0])
+    _, _, after = rest.partition(README_MARKS[1])
+    paragraph = readme_paragraph(readings(sources.rows, sources.late_blocks))
+    return f"{before}{README_MARKS[0]}\n{paragraph}\n{README_MARKS[1]}{after}"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.evidence_page import LEVEL, NETWORKS, PRIMARY, SEEDS, Comparison
+from benchmarks.evidence_page import LEVEL, PRIMARY
+from benchmarks.evidence_rows import NETWORKS, SEEDS, Paired
+from benchmarks.pages import write_csv
 from dinoskip.statistics import holm
 
 SPREAD = {"skip": (0.6, 7.4), "mixing": (0.4, 1.5), "annealed": (1.0, 5.0), "paper": (1.0, 5.0)}
+STUDIES = 4000
 SHAPES = ("normal", "heavy tails", "skewed", "one in five fails")
 
 
@@ -30,19 +34,23 @@ def wrong_verdicts(shape: str, studies: int, seed: int = 0) -> float:
     rng, wrong = np.random.default_rng(seed), 0
     for _ in range(studies):
         p = []
-        for at, measure in enumerate(PRIMARY):
+        for at in range(len(PRIMARY)):
             by_seed = {name: SPREAD[name][at] * deviations(shape, rng) for name in NETWORKS}
             for name in list(NETWORKS)[1:]:
                 difference = by_seed[name] - by_seed["skip"]
-                p.append(Comparison(name, measure, dict(enumerate(difference.tolist()))).p)
+                p.append(Paired(dict(enumerate(difference.tolist()))).p)
         wrong += min(holm(p)) < LEVEL
     return wrong / studies
 
 
 def main() -> int:
-    """Print the share for each shape of the seeds' deviations."""
+    """Print the share for each shape of the seeds' deviations, and write them beside the study's rows."""
+    rows = []
     for shape in SHAPES:
-        print(f"{shape}: {100 * wrong_verdicts(shape, 4000):.1f} % of 4,000 studies without a difference", flush=True)
+        share = 100 * wrong_verdicts(shape, STUDIES)
+        print(f"{shape}: {share:.1f} % of {STUDIES:,} studies without a difference", flush=True)
+        rows.append({"deviations": shape, "studies": STUDIES, "wrong": f"{share:.2f}"})
+    write_csv(Path("docs/results/evidence/rule.csv"), ("deviations", "studies", "wrong"), rows)
     return 0
 
 

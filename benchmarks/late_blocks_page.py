@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.evidence_page import NETWORKS
+from benchmarks.evidence_rows import NETWORKS
 from benchmarks.pages import folded, markdown_table, read_csv, write_csv
 from dinoskip.files import write_text
 

@@ -4,37 +4,62 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scipy import stats
 
-from benchmarks import evidence, evidence_page
-from benchmarks.evidence_page import NETWORKS, PRIMARY, SEEDS, by_seed, comparisons, page, verdicts
+from benchmarks import evidence, evidence_page, evidence_readings
+from benchmarks.evidence_page import PRIMARY, Comparison, Sources, by_seed, comparisons, page, verdicts, with_paragraph
+from benchmarks.evidence_readings import DISCOVERY, SEGMENTATION, readings, sentence, short_answer
+from benchmarks.evidence_rows import NETWORKS, SEEDS, Measure, Paired
 from benchmarks.evidence_rule import SHAPES, wrong_verdicts
 from benchmarks.pages import write_csv
 
 ROOT = Path(__file__).parents[2]
 
 
-def rows_of(seeds: int, level: dict[str, float]) -> list[dict[str, str]]:
-    """Rows of every network with so many seeds, with mIoU and CorLoc by block; blocks 1 to 4 count for nothing."""
-    about = {"lr": "0.008", "seconds": "600", "machine": "a machine", "study": "1.0"}
+MEASURES = (
+    *PRIMARY,
+    *(measure for task, measure in evidence_readings.MEASURES if measure.dataset != "scenes" or measure.facet == "mlp"),
+    Measure("", "tokencut", "CorLoc", "scenes", "out"),
+)
 
-    def row(model: str, measure: evidence_page.Measure, block: str, value: float, facet: str) -> dict[str, str]:
+
+def rows_of(seeds: int, level: dict[str, float]) -> list[dict[str, str]]:
+    """Rows of every network with so many seeds, with all measures by block; no block of 1 to 4 counts in the rule."""
+    about = {"lr": "0.008", "seconds": "600", "machine": "a machine", "study": "1.0", "degenerate": ""}
+
+    def row(model: str, measure: Measure, block: str, value: float, facet: str) -> dict[str, str]:
         own = {"task": measure.task, "metric": measure.metric, "dataset": measure.dataset, "facet": facet}
         return {"model": model, "block": block, "value": str(value), "weights": f"w-{model}", **own, **about}
 
-    found = [row("baseline: colours", PRIMARY[0], "", 20.0, "")]
+    made = [row("baseline: colours", PRIMARY[0], "", 20.0, ""), row("baseline: colours", PRIMARY[1], "", 39.0, "")]
     for network in NETWORKS:
         for seed in range(seeds):
-            for measure in PRIMARY:
-                found += [
+            for measure in MEASURES:
+                made += [
                     row(f"{network}-soap-s{seed}", measure, str(block), value, measure.facet)
                     for block in range(1, 13)
                     for value in [99.0 if block < 5 else level[network] + (seed * seed) % 3 + block]
                 ]
-    return found
+    return made
+
+
+def committed(rows: list[dict[str, str]]) -> Sources:
+    """These rows of the study, and the committed ones of all else."""
+    return replace(evidence.sources(), rows=rows)
+
+
+def lowered(rows: list[dict[str, str]], task: str, network: str, points: float) -> list[dict[str, str]]:
+    """Rows in which a network's values in a task are so many points lower."""
+    return [
+        {**row, "value": str(float(row["value"]) - points)}
+        if row["task"] == task and row["model"].startswith(f"{network}-")
+        else row
+        for row in rows
+    ]
 
 
 def second() -> list[dict[str, str]]:
@@ -61,10 +86,11 @@ def test_an_unfinished_study_has_no_verdict() -> None:
     made = comparisons(rows_of(4, LEVELS), PRIMARY)
     assert len(made) == 6
     assert set(verdicts(made)) == {"none yet: 4 of 5 seeds"}
-    text = page(rows_of(4, LEVELS), [], second())
+    text = page(committed(rows_of(4, LEVELS)))
     assert "16 of 20 runs are finished (skip 4, mixing 4, annealed 4, paper 4)" in text
     assert "No verdict is given" in text
-    assert "p =" not in text
+    assert "p = " not in text.partition("## What was added")[0]
+    assert "Segmentation" not in text.partition("## ")[0]
 
 
 def test_the_second_study_by_hand() -> None:
@@ -82,7 +108,7 @@ def test_the_second_study_by_hand() -> None:
         }
         differences.append(sum(of["mixing"]) / 8 - sum(of["skip"]) / 8)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval()
-    said = f"{sum(differences) / 3:+.1f} [{low:+.1f}, {high:+.1f}]"
+    said = f"{sum(differences) / 3:+.1f} ± {(high - low) / 2:.1f}"
     (line,) = [line for line in evidence_page.second_study(second()) if line.startswith("| CorLoc")]
     assert line.endswith(f"| {said} |")
 
@@ -94,27 +120,93 @@ def test_a_complete_study_is_judged_by_a_paired_t_test() -> None:
             row["value"] = str(float(row["value"]) + 4)
     made = comparisons(rows, PRIMARY)
     mixing = made[0]
-    assert (mixing.network, mixing.n) == ("mixing", 5)
+    assert (mixing.network, mixing.lead.n) == ("mixing", 5)
     expected = stats.ttest_rel([10, 10, 10, 14, 10], [0] * 5)
-    assert mixing.p == pytest.approx(expected.pvalue)
+    assert mixing.lead.p == pytest.approx(expected.pvalue)
     low, high = expected.confidence_interval()
-    assert (mixing.mean - mixing.half, mixing.mean + mixing.half) == pytest.approx((low, high))
+    assert (mixing.lead.mean - mixing.lead.half, mixing.lead.mean + mixing.lead.half) == pytest.approx((low, high))
     said = verdicts(made)
     assert said[0].startswith("better, p = ")
     assert said[2].startswith("worse, p = ")
 
 
-def test_the_answer_of_a_complete_study_opens_its_page() -> None:
-    rows = rows_of(5, LEVELS)
-    for row in rows:
-        if row["model"] == "annealed-soap-s3":
-            row["value"] = str(float(row["value"]) + 4)
-    text = page([*rows, {**rows[0], "metric": "CorLoc", "task": "tokencut", "value": "39.0"}], [], second())
-    start = text.split("## Primary", 1)[0]
-    assert "- mIoU above colours: *mixing* is better than *skip* by 10.0; *annealed* cannot be told apart" in start
-    assert "*paper* is worse than *skip* by 9.0. Above the best baseline without a network (colours): *skip*," in start
-    assert "- CorLoc: *mixing* is better" in start
-    assert "Above the best baseline without a network (colours): *skip*, *mixing*, *annealed*.\n" in start
+def test_the_answer_turns_with_the_rows() -> None:
+    """No sentence of the answer is a constant: each changes where the sign of its rows does."""
+    rows, late = evidence.read_all(), evidence.sources().late_blocks
+    answer = short_answer(readings(rows, late))
+    assert "no" in answer[0].partition(":")[2].split("**")[0]
+    better = short_answer(readings(lowered(rows, "probe", "skip", 30), late))
+    assert "yes" in better[0].partition(":")[2].split("**")[0]
+    assert "higher" in better[0]
+    assert better[1] == answer[1]
+    discovery = short_answer(readings(lowered(rows, "tokencut", "annealed", 60), late))
+    assert discovery[0] == answer[0]
+    assert discovery[1] != answer[1]
+    partly = sentence(readings(lowered(rows, "probe", "mixing", -30), late), SEGMENTATION)
+    assert "depends" in partly
+    assert "*mixing* leads in all 12" in partly
+    assert "*paper* trails in all 12" in partly
+
+
+def test_late_blocks_turn_the_answer_too() -> None:
+    rows, sources = evidence.read_all(), evidence.sources()
+    cells = [str(block) for block in range(1, 13)]
+    late = [
+        {**row, **{cell: str(100 - float(row[cell])) for cell in cells}} if row["measure"].startswith("CorLoc") else row
+        for row in sources.late_blocks
+    ]
+    assert short_answer(readings(rows, late))[1] != short_answer(readings(rows, sources.late_blocks))[1]
+
+
+def test_where_all_readings_agree_the_answer_is_one_word() -> None:
+    late = [row for row in evidence.sources().late_blocks if not row["measure"].startswith("CorLoc")]
+    every = readings(rows_of(5, LEVELS), late)
+    assert "depends" in sentence(every, DISCOVERY)
+    above = readings(rows_of(5, {"skip": 10.0, "mixing": 40.0, "annealed": 30.5, "paper": 21.0}), late)
+    rule = [reading for reading in above if reading.is_the_rule]
+    assert len(rule) == 1
+    assert {name: lead.mean for name, lead in rule[0].leads.items()} == {"mixing": 30, "annealed": 20.5, "paper": 11}
+
+
+def test_other_parts_of_the_page_turn_with_their_rows() -> None:
+    sources = evidence.sources()
+    before = page(sources)
+    late = [{**row, "value": "1"} if row["block"] in {"8", "9", "10", "11", "12"} else row for row in sources.dial]
+    fallen = page(replace(sources, dial=late))
+    assert "does not fall" in before
+    assert "does not fall" not in fallen
+    slower = [{**row, "miou": "1"} if float(row["lr"]) > 0.02 else row for row in sources.rates]
+    assert "9 times that of *mixing*" in before
+    assert "9 times that of *mixing*" not in page(replace(sources, rates=slower))
+    sure = [{**row, "degenerate": "0"} for row in sources.rows]
+    assert "Which cells change" in before
+    assert "Which cells change" not in page(replace(sources, rows=sure))
+
+
+def test_a_baseline_is_compared_by_a_test_over_seeds() -> None:
+    rows = evidence.read_all()
+    values = by_seed(rows, PRIMARY[1], "annealed")
+    height = evidence_page.floor(rows, PRIMARY[1], "random patch")
+    assert height is not None
+    expected = stats.ttest_1samp(list(values.values()), height)
+    (line,) = [line for line in evidence_page.against_baselines(rows) if line.startswith("| annealed − random patch")]
+    assert line.endswith(f"| {expected.pvalue:.2g} |")
+    assert expected.pvalue > 0.05  # what the page once called above the baseline
+
+
+def test_readme_says_what_the_rows_give() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert with_paragraph(text, evidence.sources()) == text
+    other = replace(evidence.sources(), rows=lowered(evidence.read_all(), "probe", "skip", 30))
+    assert with_paragraph(text, other) != text
+
+
+def test_the_sign_of_a_difference_is_that_of_its_interval() -> None:
+    assert Paired({0: 1.0, 1: 1.2, 2: 0.9}).sign == 1
+    assert Paired({0: -1.0, 1: -1.2, 2: -0.9}).sign == -1
+    assert Paired({0: 1.0, 1: -1.2, 2: 0.9}).sign == 0
+    assert Paired({0: 1.0}).sign == 0
+    assert Paired({0: 0.0, 1: 0.0}).p == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -124,16 +216,17 @@ def test_without_a_difference_the_rule_seldom_finds_one(shape: str) -> None:
 
 
 def test_what_is_undecided_says_how_large_the_difference_may_be() -> None:
-    one = evidence_page.Comparison("mixing", PRIMARY[1], {0: 1.0, 1: -2.0, 2: 3.0, 3: 0.5, 4: -1.0})
-    bound = max(abs(end) for end in stats.ttest_1samp(list(one.differences.values()), 0).confidence_interval())
-    assert one.verdict(one.p) == f"undecided, p = {one.p:.3g}: smaller than {bound:.1f}"
+    lead = Paired({0: 1.0, 1: -2.0, 2: 3.0, 3: 0.5, 4: -1.0})
+    bound = max(abs(end) for end in stats.ttest_1samp(list(lead.by_seed.values()), 0).confidence_interval())
+    said = Comparison("mixing", PRIMARY[1], lead).verdict(lead.p)
+    assert said == f"undecided, p = {lead.p:.3g}: smaller than {bound:.1f}"
 
 
 def test_one_seed_has_no_interval() -> None:
-    one = evidence_page.Comparison("mixing", PRIMARY[1], {0: 1.0})
+    one = Paired({0: 1.0})
     assert math.isnan(one.p)
     assert math.isnan(one.half)
-    assert page(rows_of(1, LEVELS), [], second())
+    assert page(committed(rows_of(1, LEVELS)))
 
 
 def test_rates_are_widened_at_an_edge_and_no_further() -> None:
@@ -156,8 +249,8 @@ def test_a_rate_needs_both_seeds() -> None:
 
 def test_the_page_is_what_its_rows_give() -> None:
     """No network is needed: the committed page is made again from the committed rows."""
-    committed = (ROOT / "docs" / "results" / "evidence.md").read_text(encoding="utf-8")
-    assert page(evidence.read_all(), evidence.read_rates(), evidence.second_study()) + "\n" == committed
+    text = (ROOT / "docs" / "results" / "evidence.md").read_text(encoding="utf-8")
+    assert page(evidence.sources()) + "\n" == text
 
 
 def test_rows_survive_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,229 @@
+"""Every reading of the third study: by how much each skipless network is above the one with skips, and what to say.
+
+A reading fixes the measure, the images, the tensor, whether each position's mean is subtracted, and over which blocks a
+network counts. All sentences are made from the readings, so that they change where the rows do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from benchmarks.evidence_rows import LAST, SKIPLESS, Curve, Measure, Paired, Rows, curves, differences
+from benchmarks.evidence_rows import mean_of_late_blocks as _late
+from benchmarks.pages import markdown_table
+
+RULES: Mapping[str, Callable[[Curve], float]] = {
+    "mean of blocks 5-12": _late,
+    "own best block": lambda curve: max(curve.values()),
+    "last block": lambda curve: curve[LAST],
+}
+FIXED, OWN_BEST = "mean of blocks 5-12", "own best block"
+KEPT, REMOVED = "kept", "removed"
+SEGMENTATION, DISCOVERY, NEIGHBOURS = "segmentation", "object discovery", "k-NN"
+TITLES = {SEGMENTATION: "Segmentation", DISCOVERY: "Object discovery", NEIGHBOURS: "k-NN classification"}
+METRICS = {SEGMENTATION: "mIoU", DISCOVERY: "CorLoc", NEIGHBOURS: "accuracy"}
+IMAGES = {"scenes": "scenes, 64 px", "double": "scenes, 128 px", "imagenette": "Imagenette, 64 px"}
+OTHER_IMAGES = "100 other scenes, 64 px"
+TENSORS = {"key": "keys", "out": "block outputs", "mlp": "MLP branches"}
+_LATE_BLOCKS = {
+    ("key", KEPT): "CorLoc, as it is",
+    ("key", REMOVED): "CorLoc, position mean removed",
+    ("out", KEPT): "CorLoc, read at out",
+}
+MEASURES = (
+    *((SEGMENTATION, Measure("", "probe", "mIoU", *of)) for of in product(("scenes", "double"), ("out", "mlp"))),
+    *((DISCOVERY, Measure("", "tokencut", "CorLoc", *of)) for of in product(("scenes", "double"), ("key", "out"))),
+    (NEIGHBOURS, Measure("", "knn", "accuracy_k20", "imagenette", "out")),
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading: the lead of each skipless network over *skip*, in points.
+
+    ``task`` is one of :data:`METRICS`, ``tensor`` of :data:`TENSORS`, ``rule`` of :data:`RULES`; ``position`` is
+    :data:`KEPT` or :data:`REMOVED`.
+    """
+
+    task: str
+    images: str
+    tensor: str
+    position: str
+    rule: str
+    leads: Mapping[str, Paired] = field(default_factory=dict)
+
+    @property
+    def is_the_rule(self) -> bool:
+        """Whether it is the reading of object discovery that the rule fixed before the first run."""
+        return (self.task, self.images, self.tensor, self.position, self.rule) == (
+            DISCOVERY, IMAGES["scenes"], "key", KEPT, FIXED,
+        )  # fmt: skip
+
+    @property
+    def is_the_papers(self) -> bool:
+        """Whether it is the paper's protocol at the size of training: keys, each network at its own best block."""
+        return self.tensor == "key" and self.rule == OWN_BEST and self.images == IMAGES["scenes"]
+
+
+def readings(rows: Rows, late_blocks: Rows) -> list[Reading]:
+    """Return every reading of the study's rows and, with positions removed, of those of the page on late blocks."""
+    every = [
+        Reading(task, IMAGES[measure.dataset], measure.facet, KEPT, rule, leads(curves(rows, measure), RULES[rule]))
+        for task, measure in MEASURES
+        for rule in RULES
+    ]
+    for (tensor, position), name in _LATE_BLOCKS.items():
+        of = late_block_curves(late_blocks, name)
+        every += [Reading(DISCOVERY, OTHER_IMAGES, tensor, position, rule, leads(of, RULES[rule])) for rule in RULES]
+    return every
+
+
+def leads(of: Mapping[str, Mapping[int, Curve]], rule: Callable[[Curve], float]) -> dict[str, Paired]:
+    """Return the lead of each skipless network over *skip*, by the seeds that both have."""
+    return {network: Paired(differences(of, network, "skip", rule)) for network in SKIPLESS}
+
+
+def late_block_curves(rows: Rows, measure: str) -> dict[str, dict[int, dict[int, float]]]:
+    """Return the curves of a measure of ``docs/results/late_blocks/rows.csv``, by network and seed."""
+    every: dict[str, dict[int, dict[int, float]]] = {"skip": {}, **{network: {} for network in SKIPLESS}}
+    for row in rows:
+        network, _, seed = row["run"].partition("_s")
+        if row["measure"] == measure and network in every:
+            every[network][int(seed)] = {block: float(row[str(block)]) for block in range(1, LAST + 1)}
+    return every
+
+
+# --- sentences ---------------------------------------------------------------------------------------
+
+
+def of_task(every: Iterable[Reading], task: str) -> list[Reading]:
+    """Return the readings of a task."""
+    return [reading for reading in every if reading.task == task]
+
+
+def signs(every: Sequence[Reading], network: str) -> tuple[int, int, int]:
+    """Return in how many readings a network leads, trails, and all."""
+    of = [reading.leads[network].sign for reading in every]
+    return of.count(1), of.count(-1), len(of)
+
+
+def outcome(every: Sequence[Reading], network: str) -> str:
+    """Return ``*mixing* leads in 14 and trails in 2 of 21``."""
+    ahead, behind, count = signs(every, network)
+    parts = [f"{verb} in {number}" for verb, number in (("leads", ahead), ("trails", behind)) if number]
+    if count in (ahead, behind):
+        return f"*{network}* {'leads' if ahead else 'trails'} in all {count}"
+    return (
+        f"*{network}* {' and '.join(parts)} of {count}" if parts else f"*{network}* leads or trails in none of {count}"
+    )
+
+
+def verdict(every: Sequence[Reading]) -> str:
+    """Return ``yes`` or ``no`` if all readings of all networks agree, else how they part."""
+    counts = [signs(every, network) for network in SKIPLESS]
+    if all(ahead == count for ahead, _, count in counts):
+        return "yes"
+    if all(behind == count for _, behind, count in counts):
+        return "no"
+    if not any(ahead or behind for ahead, behind, _ in counts):
+        return "undecided"
+    return "it depends on the network and on how the features are read"
+
+
+def span(every: Sequence[Reading]) -> str:
+    """Return ``2.3 to 19.1``, the smallest and the largest difference of all readings and networks."""
+    sizes = [abs(lead.mean) for reading in every for lead in reading.leads.values()]
+    return f"{min(sizes):.1f} to {max(sizes):.1f}"
+
+
+def sentence(every: Sequence[Reading], task: str) -> str:
+    """Return the answer on a task in one sentence: a word, and the readings behind it."""
+    of = of_task(every, task)
+    word = verdict(of)
+    if word in ("yes", "no"):
+        said = (
+            f"in all {len(of)} readings each of the {len(SKIPLESS)} skipless networks has a "
+            f"{'higher' if word == 'yes' else 'lower'} {METRICS[task]} than the network with skips, by {span(of)} "
+            "points"
+        )
+    else:
+        said = "; ".join(outcome(of, network) for network in SKIPLESS)
+    return f"**{TITLES[task]}: {word}**: {said}."
+
+
+def groups(every: Sequence[Reading]) -> dict[str, list[Reading]]:
+    """Return the readings of object discovery by tensor and position, under words for them."""
+    together: dict[str, list[Reading]] = {}
+    for reading in of_task(every, DISCOVERY):
+        how = TENSORS[reading.tensor] + (" less the mean of every position" if reading.position == REMOVED else "")
+        together.setdefault(how, []).append(reading)
+    return together
+
+
+def group_lines(every: Sequence[Reading]) -> list[str]:
+    """Return a line for each way to read object discovery: in how many readings each network leads or trails."""
+    return [
+        f"- {how[:1].upper() + how[1:]}: {'; '.join(outcome(of, network) for network in SKIPLESS)}."
+        for how, of in groups(every).items()
+    ]
+
+
+def agreement(every: Sequence[Reading]) -> str:
+    """Return which ways to read object discovery agree on a network in all their readings, and which on none."""
+    agreed, parted = [], []
+    for how, of in groups(every).items():
+        said = []
+        for at, verb in enumerate(("leads", "trails")):
+            names = [f"*{network}*" for network in SKIPLESS if signs(of, network)[at] == len(of)]
+            if names:
+                said.append(f"{' and '.join(names)} {verb if len(names) == 1 else verb.removesuffix('s')}")
+        if said:
+            agreed.append(f"by {how} {' and '.join(said)} in all {len(of)} readings")
+        else:
+            parted.append(f"by {how}")
+    parts = [*agreed, *(f"{how} no network leads or trails in all readings" for how in parted)]
+    return "; ".join(parts).capitalize().replace("corloc", "CorLoc") + "."
+
+
+def values(reading: Reading) -> str:
+    """Return ``+52.1 ± 10.6 (*mixing*), ...``."""
+    return ", ".join(f"{reading.leads[network].text} (*{network}*)" for network in SKIPLESS)
+
+
+def short_answer(every: Sequence[Reading]) -> list[str]:
+    """Return the answer in a few sentences, as README and the page begin."""
+    (rule,) = [reading for reading in every if reading.is_the_rule]
+    (own,) = [reading for reading in of_task(every, DISCOVERY) if reading.is_the_papers]
+    word = verdict(of_task(every, DISCOVERY))
+    return [
+        sentence(every, SEGMENTATION),
+        f"**{TITLES[DISCOVERY]}: {word}.** {agreement(every)} By the one reading that was fixed before the first run "
+        f"(keys, mean of blocks 5 to 12) CorLoc differs by {values(rule)} points; by the paper's protocol (keys, each "
+        f"network at its own best block) by {values(own)}.",
+    ]
+
+
+# --- tables ------------------------------------------------------------------------------------------
+
+
+def table(every: Sequence[Reading], task: str) -> list[str]:
+    """Return a table of all readings of a task; leads and deficits whose interval leaves out 0 are bold."""
+    of = of_task(every, task)
+    with_position = len({reading.position for reading in of}) > 1
+    lines = [
+        [
+            reading.images, TENSORS[reading.tensor], *([reading.position] if with_position else []),
+            reading.rule + (" (the rule)" if reading.is_the_rule else ""),
+            *(_cell(reading.leads[network]) for network in SKIPLESS),
+            "/".join(str(reading.leads[network].n) for network in SKIPLESS),
+        ]
+        for reading in of
+    ]  # fmt: skip
+    columns = ["images", "tensor", *(["position"] if with_position else []), "blocks"]
+    return markdown_table([*columns, *(f"{network} − skip" for network in SKIPLESS), "seeds"], lines)
+
+
+def _cell(lead: Paired) -> str:
+    return f"**{lead.text}**" if lead.sign else lead.text
