@@ -92,7 +92,7 @@ def test_centring_finds_what_an_offset_hides() -> None:
 def test_the_page_is_what_its_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
     """No network is needed: the committed page is made again from the committed rows."""
     monkeypatch.chdir(Path(__file__).parents[2])
-    assert late_blocks_page.page(late_blocks_page.read_all()) == late_blocks_page.PAGE.read_text(encoding="utf-8")
+    assert late_blocks_page.committed_page() == late_blocks_page.PAGE.read_text(encoding="utf-8")
 
 
 def test_a_run_measured_again_takes_the_place_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +108,58 @@ def test_a_run_measured_again_takes_the_place_of_its_rows(tmp_path: Path, monkey
     assert [row["run"] for row in read] == ["skip_s0", "skip_s1", "paper_s0"]
     assert late_blocks_page.span(read, "skip", "sink") == "3-4"
     assert late_blocks_page.seeds(read) == {"skip": ["0", "1"], "mixing": [], "annealed": [], "paper": ["0"]}
+
+
+def exchanged_rows(skip_falls: bool, mixing_falls: bool, seeds: int) -> list[dict[str, str]]:
+    """Rows of the last epoch of both networks at each other's rate, in which CorLoc falls in late blocks or stays."""
+    rows = []
+    for network, rate, fall in (("skip", "0.0027", skip_falls), ("mixing", "0.024", mixing_falls)):
+        for seed in range(seeds):
+            cells = {str(block): "5" if fall and block > 7 else "60" for block in late_blocks_page.BLOCKS}
+            about = {"network": network, "rate": rate, "seed": str(seed), "epoch": "6"}
+            rows.append({**about, "measure": late_blocks_page.AS_IS, **cells})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("skip_falls", "mixing_falls", "said"),
+    [
+        (True, False, "with the skips"),
+        (False, True, "with the rate"),
+        (False, False, "needs both"),
+        (True, True, "neither"),
+    ],
+)
+def test_exchanged_rates_tell_skips_from_rate(
+    monkeypatch: pytest.MonkeyPatch, skip_falls: bool, mixing_falls: bool, said: str
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows = late_blocks_page.read_all()
+    two = late_blocks_page.conclusion(rows, exchanged_rows(skip_falls, mixing_falls, 2))
+    assert said in two
+    assert "do not decide" in two
+    assert "do not decide" not in late_blocks_page.conclusion(rows, exchanged_rows(skip_falls, mixing_falls, 4))
+    assert "is open" in late_blocks_page.conclusion(rows, [])
+
+
+def test_the_conclusion_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows = late_blocks_page.read_all()
+    assert "not in telling objects better" in late_blocks_page.conclusion(rows, [])
+    removed = late_blocks_page.WITHOUT
+    better = [
+        {**row, **{str(block): "5" for block in late_blocks_page.BLOCKS}}
+        if row["measure"] == removed and row["run"].startswith("skip")
+        else row
+        for row in rows
+    ]
+    assert "not in telling objects better" not in late_blocks_page.conclusion(better, [])
+    assert "does not lead" in late_blocks_page.conclusion(
+        [
+            {**row, **{str(block): "1" for block in late_blocks_page.BLOCKS}}
+            if row["run"].startswith("mixing")
+            else row
+            for row in rows
+        ],
+        [],
+    )
