@@ -117,8 +117,8 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
         f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance. "
         f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and every untrained network.",
         "",
-        "The [third study](evidence.md#what-was-added-after-the-rows-had-been-seen) trains longer, on photographs; its page "
-        "sets both studies' CorLoc by the same reading side by side.",
+        "The [third study](evidence.md#what-was-added-after-the-rows-had-been-seen) trains longer, on photographs; its "
+        "page sets both studies' CorLoc by the same reading side by side.",
         "",
     ]
     if "strip" in about:
