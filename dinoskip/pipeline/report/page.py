@@ -107,16 +107,17 @@ def measured(task: Task) -> Report:
 
 
 def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]]:
-    """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
-    grouped: dict[str, list[EvalResult]] = {variant.name: [] for variant in task.settings.variants}
+    """Rows by variant in the study's order, each once: every variant's stage has those of baselines, and ``accuracy``
+    those of ``supervise`` again."""
+    grouped: dict[str, dict[EvalResult, None]] = {variant.name: {} for variant in task.settings.variants}
     baselines: dict[EvalResult, None] = {}
     for role, path in sorted(task.inputs.items()):
         for row in note_unfinished(rows_in(path), role, task.settings.missing):
             if row.is_baseline:
                 baselines[row] = None
             else:
-                grouped[row.model].append(row)
-    return grouped, list(baselines)
+                grouped[row.model][row] = None
+    return {name: list(rows) for name, rows in grouped.items()}, list(baselines)
 
 
 def _records(task: Task) -> dict[EvalResult, ImageRecords]:
