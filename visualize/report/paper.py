@@ -18,7 +18,7 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import render_page
 from visualize.paper.claims import Claim, claims, claims_grid, corrected
-from visualize.paper.compare import ComparedStudy, compared, compared_csv, find
+from visualize.paper.compare import compared
 from visualize.paper.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.report import sections
 from visualize.report.content import Preview, Report
@@ -60,11 +60,10 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     filled: dict[str, tuple[int, int]] = {}
     for name, table in PUBLISHED.items():
         group = _fullest(table, page.groups)
-        study = _study(group)
-        filled[name] = _filled(table, study)
-        grid = compared(table, study, group.baselines)
+        ours = compared(table, group.compared, group.baselines)
+        filled[name], grid = ours.filled, ours.grid
         tables[name] = replace(grid, notes=[*grid.notes, *([f"From {group.title}."] if group.title else [])])
-        write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+        write_text(out / "tables" / f"{ours.file}.csv", ours.csv)
     judged = paper_claims(page.groups)
     tables["claims"] = claims_grid(judged)
     write_text(out / "tables" / "claims.csv", as_csv(tables["claims"].columns, tables["claims"].rows))
@@ -91,7 +90,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
 def paper_claims(groups: Sequence[Report]) -> list[Claim]:
     """The paper's claims by the comparisons within each group, corrected together for their number."""
     judged = [
-        claims(_study(group), Scores(principal(group.rows), group.records), group.roughness, group.block)
+        claims(group.compared, Scores(principal(group.rows), group.records), group.roughness, group.block)
         for group in groups
     ]
     together = [
@@ -101,20 +100,10 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
     return corrected(together)
 
 
-def _study(group: Report) -> ComparedStudy:
-    return ComparedStudy(group.variants, group.datasets, group.epochs, group.trained_on)
-
-
 def _fullest(table: PublishedTable, groups: Sequence[Report]) -> Report:
     """The group made for a table that fills most of it; an empty one if none was."""
     complete = [group for group in groups if table.name in group.compare]
-    return max(complete, key=lambda group: _filled(table, _study(group))[0], default=Report("", ()))
-
-
-def _filled(table: PublishedTable, study: ComparedStudy) -> tuple[int, int]:
-    ours = study.principal()
-    cells = [find(cell, ours) for _, row in table.rows for cell in row]
-    return sum(cell is not None for cell in cells), len(cells)
+    return max(complete, key=lambda group: compared(table, group.compared).filled[0], default=Report("", ()))
 
 
 def _part(
