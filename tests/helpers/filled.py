@@ -247,7 +247,7 @@ def _other_table(result: Filled, name: str, measured: dict[str, dict[str, str]],
 
 def _first_of(text: str | None) -> float:
     """The number that a page's cell begins with: a mean, before its deviation, interval and number of seeds."""
-    return float(str(text).partition(" ")[0].rstrip(","))
+    return float(str(text).partition(" ")[0])
 
 
 def _number(text: str | None) -> bool:

@@ -71,9 +71,9 @@ class OurNumber:
 
     @property
     def text(self) -> str:
-        """``80.2 ± 1.0 [77.8, 82.6] b9 b8, 3 seeds``; of one seed ``54.0 [50.0, 56.0] b9, 1 seed``."""
+        """``80.2 ± 1.0 [77.8, 82.6] b9 b8 (3 seeds)``; of one seed ``54.0 [50.0, 56.0] b9 (1 seed)``."""
         single = [f"b{block}" for block in self.blocks if block.isdigit()]
-        return f"{' '.join(filter(None, (self.mean, self._spread, *single)))}, {self.seeds}"
+        return " ".join(filter(None, (self.mean, self._spread, *single, f"({self.seeds})")))
 
     @property
     def mean(self) -> str:
@@ -103,7 +103,7 @@ class Contested:
     @property
     def text(self) -> str:
         """What the cell says."""
-        return f"two or more: {self.names}"
+        return f"several: {self.names}"
 
     @property
     def names(self) -> str:

@@ -113,6 +113,12 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
     )
 
 
+def filled(table: PublishedTable, study: ComparedStudy) -> int:
+    """How many of its cells have a number of ours."""
+    ours = study.principal()
+    return sum(number(find(cell, ours)) is not None for _, cells in table.rows for cell in cells)
+
+
 def _cell(cell: PublishedNumber, study: ComparedStudy) -> TableCell:
     ours = find(cell, study)
     apart = None

@@ -18,7 +18,7 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import render_page
 from visualize.paper.claims import Claim, claims, claims_grid, corrected
-from visualize.paper.compare import compared
+from visualize.paper.compare import compared, filled
 from visualize.paper.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.report import sections
 from visualize.report.content import Preview, Report
@@ -57,11 +57,11 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     tables: dict[str, TextTable] = {}
-    filled: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for name, table in PUBLISHED.items():
         group = _fullest(table, page.groups)
         ours = compared(table, group.compared, group.baselines)
-        filled[name], grid = ours.filled, ours.grid
+        counts[name], grid = ours.filled, ours.grid
         tables[name] = replace(grid, notes=[*grid.notes, *([f"From {group.title}."] if group.title else [])])
         write_text(out / "tables" / f"{ours.file}.csv", ours.csv)
     judged = paper_claims(page.groups)
@@ -73,7 +73,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     pictures = copied(list(page.figures.values()), list(page.pictures.values()), out / "img")
     drawn = dict(zip(page.figures, pictures["figures"], strict=True))
     photographs = dict(zip(page.pictures, pictures["previews"], strict=True))
-    parts = [_part(name, tables, filled, drawn, photographs) for name in _PARTS]
+    parts = [_part(name, tables, counts, drawn, photographs) for name in _PARTS]
     context = {
         "title": TITLE,
         "claims_said": _claims_said(judged),
@@ -84,7 +84,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     }
     render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
     write_text(out / "paper.md", _markdown(context, tables))
-    return filled
+    return counts
 
 
 def paper_claims(groups: Sequence[Report]) -> list[Claim]:
@@ -103,19 +103,19 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
 def _fullest(table: PublishedTable, groups: Sequence[Report]) -> Report:
     """The group made for a table that fills most of it; an empty one if none was."""
     complete = [group for group in groups if table.name in group.compare]
-    return max(complete, key=lambda group: compared(table, group.compared).filled[0], default=Report("", ()))
+    return max(complete, key=lambda group: filled(table, group.compared), default=Report("", ()))
 
 
 def _part(
     name: str,
     tables: Mapping[str, TextTable],
-    filled: Mapping[str, tuple[int, int]],
+    counts: Mapping[str, tuple[int, int]],
     drawn: Mapping[str, Any],
     photographs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A table or figure as the template needs it; ``made_by`` is empty if nothing of it is missing."""
     if name in tables:
-        have, every = filled[name]
+        have, every = counts[name]
         there, whole = f"{have} of {every} cells", have == every
         title = tables[name].title
     else:

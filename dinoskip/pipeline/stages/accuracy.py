@@ -74,10 +74,14 @@ def run(task: Task) -> None:
         network = trained_classifier(job, of_epoch(task.inputs["run"], job.supervise.epochs)).to(here.device)
         with torch.no_grad():
             hits = Accuracy(val, job.supervise.augment.size, workers=task.workers).hits(network, here)
-        on_main(lambda: _write(task.inputs["run"], task.out, val.ids, dict(zip(("top1", "top5"), hits, strict=True))))
+        on_main(
+            lambda: write_measured(
+                task.inputs["run"], task.out, val.ids, dict(zip(("top1", "top5"), hits, strict=True))
+            )
+        )
 
 
-def _write(run_dir: Path, out: Path, ids: Sequence[str], hits: Mapping[str, NDArray[np.bool_]]) -> None:
+def write_measured(run_dir: Path, out: Path, ids: Sequence[str], hits: Mapping[str, NDArray[np.bool_]]) -> None:
     """The run's rows as they are, so that they are the same rows wherever both are read, and what images contribute.
 
     No records where the rows say otherwise: the comparison is then unpaired, as it was before.

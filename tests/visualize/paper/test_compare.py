@@ -74,19 +74,19 @@ def test_a_cell_holds_the_row_of_its_variant_epoch_and_features():
     ours, paper, gap = line(grid, "single feature", "AdamW")
     assert ours[2:] == [
         "ours",
-        "54.0 [50.0, 56.0] b9, 1 seed",
-        "64.0 b9, 1 seed",
-        "63.0 b9, 1 seed",
+        "54.0 [50.0, 56.0] b9 (1 seed)",
+        "64.0 b9 (1 seed)",
+        "63.0 b9 (1 seed)",
         "not run",
-        "24.0 b9, 1 seed",
-        "23.0 b9, 1 seed",
+        "24.0 b9 (1 seed)",
+        "23.0 b9 (1 seed)",
         *["not run"] * 3,
     ]
     assert paper[2:] == ["paper", "56.3", "62.3", "62.1", "24.6", "24.9", "28.3", "23.7", "22.5", "22.8"]
     assert gap[2:] == ["difference", "−2.3", "+1.7", "+0.9", "", "−0.9", "−5.3", "", "", ""]
     several = line(grid, "multiscale", "AdamW")[0]
-    assert several[3:6] == ["55.0 [50.0, 56.0], 1 seed", "65.0, 1 seed", "64.0, 1 seed"]
-    assert line(grid, "single feature", "SOAP")[0][3] == "14.0 b9, 1 seed"
+    assert several[3:6] == ["55.0 [50.0, 56.0] (1 seed)", "65.0 (1 seed)", "64.0 (1 seed)"]
+    assert line(grid, "single feature", "SOAP")[0][3] == "14.0 b9 (1 seed)"
     notes = " ".join(grid.notes)
     assert "variants skip, ours, other, trained on imagenette" in notes
     assert "epoch 300 of the paper is our 30 of 30, epoch 200 of the paper is our 20 of 30" in notes
@@ -102,11 +102,11 @@ def test_random_weights_and_baselines_stand_in_the_papers_table():
     grid = compared(published("paper.table2"), study(skip, VARIANTS[2]), floor).grid
     first, untrained, paper = line(grid, "single feature", "AdamW")
     assert (first[3], untrained[2:6], paper[2]) == (
-        "54.0 b9, 1 seed",
-        ["untrained", "6.0 [4.0, 6.0] b9, 1 seed", "", ""],
+        "54.0 b9 (1 seed)",
+        ["untrained", "6.0 [4.0, 6.0] b9 (1 seed)", "", ""],
         "paper",
     )
-    assert line(grid, "multiscale", "AdamW")[1][3] == "7.0 [4.0, 6.0], 1 seed"
+    assert line(grid, "multiscale", "AdamW")[1][3] == "7.0 [4.0, 6.0] (1 seed)"
     assert line(grid, "single feature", "SOAP")[1][2] == "paper"
     assert [one[:4] for one in grid.rows[-2:]] == [
         ["baseline: majority class", "", "", "3.4"],
@@ -119,11 +119,11 @@ def test_random_weights_and_baselines_stand_in_the_papers_table():
 def test_other_settings_of_the_same_measure_are_counted_and_not_shown():
     skip = StudyVariant("skip", SKIP, "adamw", 12, rows("skip", level=80.0, norm="none") + rows("skip"))
     grid = compared(published("paper.table2"), study(skip)).grid
-    assert line(grid, "single feature", "AdamW")[0][3] == "54.0 b9, 1 seed"
+    assert line(grid, "single feature", "AdamW")[0][3] == "54.0 b9 (1 seed)"
     assert "6 more rows have other settings" in " ".join(grid.notes)
     cuts = rows("skip", "tokencut", "CorLoc", level=80.0, protocol="lost k=100")
     skip = StudyVariant("skip", SKIP, "adamw", 12, [*cuts, *rows("skip", "tokencut", "CorLoc", level=30.0)])
-    assert line(compared(published("paper.figure3"), study(skip)).grid, "", "AdamW")[0][3] == "34.0 b9, 1 seed"
+    assert line(compared(published("paper.figure3"), study(skip)).grid, "", "AdamW")[0][3] == "34.0 b9 (1 seed)"
 
 
 def test_tables_of_depth_take_the_variant_of_that_depth():
@@ -131,15 +131,15 @@ def test_tables_of_depth_take_the_variant_of_that_depth():
         StudyVariant(f"d{depth}", INITIALISED, "adamw", depth, rows(f"d{depth}", level=depth)) for depth in (12, 9)
     ]
     grid = compared(published("paper.table3"), study(*variants)).grid
-    assert ours(grid) == ["not run", "16.0, 1 seed", "not run", "not run", "13.0, 1 seed"]
+    assert ours(grid) == ["not run", "16.0 (1 seed)", "not run", "not run", "13.0 (1 seed)"]
     cuts = [StudyVariant("d9", INITIALISED, "adamw", 9, rows("d9", "tokencut", "CorLoc", level=9.0))]
-    assert ours(compared(published("paper.table4"), study(*cuts)).grid)[4] == "13.0 b9, 1 seed"
+    assert ours(compared(published("paper.table4"), study(*cuts)).grid)[4] == "13.0 b9 (1 seed)"
 
 
 def test_weights_without_an_epoch_stand_in_every_column_of_their_kind():
     given = StudyVariant("given", SKIP, "adamw", 12, rows("given", epochs=(0,)))
     grid = compared(published("paper.table2"), study(given, epochs=0)).grid
-    assert line(grid, "single feature", "AdamW")[0][3:5] == ["51.0 b9, 1 seed", "not run"]
+    assert line(grid, "single feature", "AdamW")[0][3:5] == ["51.0 b9 (1 seed)", "not run"]
     assert "the epochs of the weights are not known" in " ".join(grid.notes)
 
 
@@ -148,7 +148,7 @@ def test_only_a_classification_among_a_thousand_classes_is_imagenet():
         return [EvalResult("top1", 70.0, "classify", "12", "mine", "val", 50, model="a", classes=classes, epoch=30)]
 
     table = published("paper.table1")
-    assert ours(compared(table, study(StudyVariant("a", DEFAULT, "soap", 12, top1(1000)))).grid)[3] == "70.0, 1 seed"
+    assert ours(compared(table, study(StudyVariant("a", DEFAULT, "soap", 12, top1(1000)))).grid)[3] == "70.0 (1 seed)"
     grid = compared(table, study(StudyVariant("a", DEFAULT, "soap", 12, top1(10)))).grid
     assert set(ours(grid)) == {"not run"}
     assert not any("difference" in one for one in grid.rows)
@@ -194,7 +194,7 @@ def test_a_cell_holds_the_mean_of_all_seeds_with_deviation_interval_and_number()
     """Table 1's own numbers: with seeds 80.9, 80.6, 79.1 skip and SOAP is 0.1 above 80.1, not 0.8 as the first is."""
     table = compared(published("paper.table1"), study(*accuracies(80.9, 80.6, 79.1)))
     cell, paper, gap = (one[3] for one in line(table.grid, "skip", "ViT-Base + SOAP"))
-    assert (cell, paper, gap) == ("80.2 ± 1.0 [77.8, 82.6], 3 seeds", "80.1", "+0.1")
+    assert (cell, paper, gap) == ("80.2 ± 1.0 [77.8, 82.6] (3 seeds)", "80.1", "+0.1")
     (found,) = [one for one in csv.DictReader(io.StringIO(table.csv)) if one["ours"] != "not run"]
     numbers = [float(found[key]) for key in ("ours", "deviation", "low", "high", "difference")]
     assert numbers == pytest.approx([80.2, 0.964365, 77.804384, 82.595616, 0.1], abs=1e-6)
@@ -219,7 +219,7 @@ def test_each_seed_is_read_at_its_own_best_block_and_missing_ones_are_counted():
     first = [replace(row, value=row.value + 5) if row.block == "1" else row for row in seeds[0].rows]
     left = StudyVariant("skip-s2", SKIP, "adamw", 12, family="skip", seed=2)
     grid = compared(published("paper.table2"), study(replace(seeds[0], rows=first), seeds[1], left)).grid
-    assert line(grid, "single feature", "AdamW")[0][3] == "57.0 ± 1.4 [44.3, 69.7] b1 b9, 2 of 3 seeds"
+    assert line(grid, "single feature", "AdamW")[0][3] == "57.0 ± 1.4 [44.3, 69.7] b1 b9 (2 of 3 seeds)"
 
 
 def test_untrained_seeds_are_averaged_too():
@@ -230,19 +230,17 @@ def test_untrained_seeds_are_averaged_too():
         for seed, level in enumerate((50.0, 54.0))
     ]
     untrained = line(compared(published("paper.table2"), study(*runs)).grid, "single feature", "AdamW")[1]
-    assert untrained[2:4] == ["untrained", "53.0 ± 2.8 [27.6, 78.4] b9, 2 seeds"]
+    assert untrained[2:4] == ["untrained", "53.0 ± 2.8 [27.6, 78.4] b9 (2 seeds)"]
 
 
 def test_two_networks_for_one_cell_stand_in_none_and_are_named():
     runs = [*accuracies(80.9, 80.6), *accuracies(60.0, name="again")]
     table = compared(published("paper.table1"), study(*runs))
-    assert line(table.grid, "skip", "ViT-Base + SOAP")[0][3] == "two or more: skip-soap and again-s0"
+    assert line(table.grid, "skip", "ViT-Base + SOAP")[0][3] == "several: skip-soap and again-s0"
     assert table.filled == (0, 6)
     assert "skip-soap and again-s0 would stand in the same cells (skip ViT-Base + SOAP)" in table.grid.notes[-1]
     lines = list(csv.DictReader(io.StringIO(table.csv)))
-    assert [one["ours"] for one in lines if one["row"] == "skip ViT-Base + SOAP"] == [
-        "two or more: skip-soap and again-s0"
-    ]
+    assert [one["ours"] for one in lines if one["row"] == "skip ViT-Base + SOAP"] == ["several: skip-soap and again-s0"]
     assert not any("difference" in one for one in table.grid.rows)
 
 
@@ -273,7 +271,7 @@ def test_two_networks_of_ours_are_compared_over_the_same_images_where_there_are_
     found = next(
         one for one in csv.DictReader(io.StringIO(table.csv)) if one["row"] == "skipless + our init ViT-Base + SOAP"
     )
-    assert own[0][3].endswith("1 seed")
+    assert own[0][3].endswith("(1 seed)")
     expected = mcnemar(ours, skip).p if recorded else 2 * NormalDist().cdf(-2.0 / (2.5 / 1.96 * 2**0.5))
     assert float(found["own_p"]) == pytest.approx(expected, rel=1e-3)
     assert (found["own_paired"], apart.endswith(", unpaired")) == (str(recorded), not recorded)

@@ -39,7 +39,7 @@ def test_ours_stand_beside_the_papers() -> None:
     table = beside_alone("graying.table3", {"plain": {"plain": measured}, "other": top1("other", 1.0)}).grid
     assert table.columns == ["variant", "", "top-1", "ln κ in", "ln κ out"]
     assert [list(row) for row in table.rows[:3]] == [
-        ["plain", "ours", "80.5, 1 seed", "6.61 ± 0.00 [6.57, 6.65], 2 seeds", "not run"],
+        ["plain", "ours", "80.5 (1 seed)", "6.61 ± 0.00 [6.57, 6.65] (2 seeds)", "not run"],
         ["", "paper", "81.0", "6.72", "6.74"],
         ["", "difference", "−0.5", "−0.11", ""],
     ]
@@ -49,7 +49,7 @@ def test_ours_stand_beside_the_papers() -> None:
 
 def test_a_cell_is_the_mean_over_seeds_and_not_the_last() -> None:
     table = beside_alone("graying.table4", {"small": top1("small", 80.9, 80.6, 79.1)})
-    assert [row[2] for row in table.grid.rows[:3]] == ["80.2 ± 1.0 [77.8, 82.6], 3 seeds", "80.2", "0.0"]
+    assert [row[2] for row in table.grid.rows[:3]] == ["80.2 ± 1.0 [77.8, 82.6] (3 seeds)", "80.2", "0.0"]
     cells = list(csv.DictReader(io.StringIO(table.csv)))
     assert (float(cells[0]["ours"]), cells[0]["seeds"], float(cells[0]["difference"])) == (80.2, "3", 0.0)
 
@@ -57,7 +57,7 @@ def test_a_cell_is_the_mean_over_seeds_and_not_the_last() -> None:
 def test_two_networks_of_one_label_stand_in_no_cell() -> None:
     both = {**top1("small", 80.9), "small-soap": {"top1": OurNumber("small-soap", (70.0,))}}
     table = beside_alone("graying.table4", {"small": both})
-    assert table.grid.rows[0][2] == "two or more: small-adamw and small-soap"
+    assert table.grid.rows[0][2] == "several: small-adamw and small-soap"
     assert table.filled == (0, 8)
     assert "small-adamw and small-soap would stand in the same cells (small)" in table.grid.notes[-1]
 
