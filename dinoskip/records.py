@@ -3,7 +3,8 @@
 ``records.npz`` lies beside ``rows.json`` and holds the images' ids and, for the rows that have one value an image, an
 array of what each image contributes:
 
-- hits, uint8 (n,): whether the image's box hits (CorLoc) or its class is right (k-NN); their mean is the row's value
+- hits, uint8 (n,): whether the image's box hits (CorLoc) or its class is right (k-NN, linear classification, trained
+  classifiers); their mean is the row's value, of trained classifiers within a thousandth (stage ``accuracy``)
 - scores, float64 (n,): what the image itself scores, in hundredths of the row's unit (0..1 for percent); nan where it
   has none. Their mean over the other images is a hundredth of the row's value
 - areas, integers (n, K, 2): of every class, pixels in the intersection and in the union of prediction and label;

@@ -248,7 +248,7 @@ def _check_outside(node: Node, stage: Stage, out: Path) -> None:
     if not changed:
         return
     text = f"{node.id}: files were changed while this command ran: {', '.join(changed)}"
-    if not stage.together or stage.disposable:
+    if not (stage.together and stage.resumes) or stage.disposable:
         raise DataError(text, "run it again: it will read them as they are now")
     log.warning("%s; the training is kept, and %s says so", text, CHANGED_DATA)
     write_json(out / CHANGED_DATA, changed)

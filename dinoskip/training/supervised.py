@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,13 +26,16 @@ from dinoskip.data.loader import BatchSplit
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import hash_of
+from dinoskip.files import hash_of, load_tensors, read_json
 from dinoskip.models.build import from_config
+from dinoskip.models.export import load_strict, load_weights
 from dinoskip.models.heads import draw_layers_
+from dinoskip.specs import exported_weights
 from dinoskip.training import loop
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
+from dinoskip.training.skip_dial import SkipDial
 from dinoskip.training.supervised_config import Pooling, SupervisedConfig, SupervisedJob
 
 
@@ -187,8 +192,9 @@ def hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
 class Accuracy:
     """Top-1 and top-5 accuracy in percent on a folder of labelled images: an observer of the training loop.
 
-    Images: short side to size / 0.875 (256 for 224), bicubic, centre crop. They are dealt out to the ranks and the
-    counts summed, so every image counts once whatever the number of ranks and the numbers are those of one process.
+    Images: short side to size / 0.875 (256 for 224), bicubic, centre crop. They are dealt out to the ranks and put
+    together again in the folder's order, so every image counts once whatever the number of ranks and the numbers are
+    those of one process.
     """
 
     score = "top1"
@@ -201,16 +207,45 @@ class Accuracy:
 
         Raises :class:`DataError`, on every rank, if it fails on one: an image that cannot be read, no device memory.
         """
-        numbers = range(here.rank, len(self.folder), here.size)
+        top1, top5 = (100.0 * int(of_k.sum()) / len(self.folder) for of_k in self.hits(network, here))
+        return {"top1": top1, "top5": top5}
 
-        def count() -> list[int]:
-            counts = torch.zeros(2, dtype=torch.int64, device=here.device)  # read once, when all batches are done
+    def hits(self, network: nn.Module, here: World) -> NDArray[np.bool_]:
+        """Whether each image's class is the highest, and among the five highest: (2, n), images in the folder's order.
+
+        Equal on all ranks; the network, and errors, as of a call.
+        """
+
+        def of_rank() -> NDArray[np.bool_]:
+            numbers = range(here.rank, len(self.folder), here.size)
+            found = torch.zeros(2, len(numbers), dtype=torch.bool, device=here.device)  # read once, at the end
+            at = 0
             for images, labels in validation_batches(self.folder, numbers, self.size, self.batch_size, self.workers):
                 truth = labels.to(here.device, non_blocking=True)
                 logits = network(normalise(images.to(here.device, non_blocking=True)))
-                counts += torch.stack([hits(logits, truth, k).sum() for k in (1, 5)])
-            return counts.tolist()
+                found[:, at : at + len(labels)] = torch.stack([hits(logits, truth, k) for k in (1, 5)])
+                at += len(labels)
+            return found.cpu().numpy()
 
-        of_ranks = run_together(count, "accuracy")
-        top1, top5 = (100.0 * sum(part[place] for part in of_ranks) / len(self.folder) for place in (0, 1))
-        return {"top1": top1, "top5": top5}
+        every = np.zeros((2, len(self.folder)), dtype=np.bool_)
+        for rank, part in enumerate(run_together(of_rank, "accuracy")):
+            every[:, rank :: here.size] = part
+        return every
+
+
+def trained_classifier(job: SupervisedJob, checkpoint: Path) -> Classifier:
+    """The classifier of a run's checkpoint, in eval mode on the CPU, skips with the weight that they had there.
+
+    Raises :class:`WeightsError` unless every tensor fits ``job``, the run's.
+    """
+    head_file = checkpoint / "head.safetensors"
+    head = {name.removeprefix("student."): tensor for name, tensor in load_tensors(head_file).items()}
+    state = read_json(checkpoint / "state.json")
+    backbone = from_config(job.model, weight_init="skip")
+    classes = len(head["bias"]) if "bias" in head else 0
+    network = Classifier(backbone, ClassifierHead(job.model.width, classes), job.supervise.pooling)
+    SkipDial(job.model, job.supervise.epochs * state["steps_per_epoch"]).set_copy(network, state["step"])
+    weights = exported_weights(checkpoint)
+    load_strict(backbone, load_weights(weights)[0], weights)
+    load_strict(network.head, head, head_file)
+    return network.eval()

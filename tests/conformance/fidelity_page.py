@@ -52,8 +52,9 @@ NOT_CHECKED = """
 
 ## Not made
 
-A configuration of `configs/paper` makes what the other papers train, ours beside the printed numbers:
-`graying_*`, `token_graying` and `mae_finetune`; `conditioned_*`; `quantisation`. None was run at its size. Left out:
+A configuration of `configs/paper` makes what the other papers train, ours (mean, deviation and interval over seeds)
+beside the printed numbers: `graying_*`, `token_graying` and `mae_finetune`; `conditioned_*`; `quantisation`. None was
+run at its size. Left out:
 
 - *Always Skip Attention*: table 2's linear attention; figure 2's ConvMixer-Tiny, whose sizes are not printed
   (`model.name=timm:convmixer_768_32`, with and without `model.skip`, is what there is of it).

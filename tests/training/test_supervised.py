@@ -43,6 +43,7 @@ from dinoskip.training.supervised import (
     labelled_batches,
     soft_cross_entropy,
     supervise,
+    trained_classifier,
 )
 from dinoskip.training.supervised_config import SupervisedJob
 from tests.helpers.labelled import make_classes, supervised_job
@@ -127,6 +128,37 @@ def test_an_interrupted_run_resumes_bit_for_bit_with_any_number_of_workers(
     final = supervise(supervised_job(), train, val, tmp_path / "run", device="cpu", workers=2)
     assert tensor_hashes(final) == tensor_hashes(straight)
     assert rows_of(tmp_path / "run") == rows_of(straight.parent.parent)
+
+
+def test_a_checkpoint_is_the_classifier_that_was_measured(straight: Path, val: LabelledFolder) -> None:
+    accuracy = Accuracy(val, 32, batch_size=4)
+    with torch.no_grad():
+        network = trained_classifier(supervised_job(), straight)
+        found = accuracy.hits(network, HERE)
+        pixels = torch.stack([centre_crop(torch.from_numpy(val.read(i)).permute(2, 0, 1), 32) for i in range(len(val))])
+        predicted = network(normalise(pixels)).argmax(1).numpy()
+    assert found[0].tolist() == (predicted == val.labels).tolist()
+    assert {"top1": 100 * found[0].mean(), "top5": 100.0} == pytest.approx(
+        {key: rows_of(straight.parent.parent)[-1][key] for key in ("top1", "top5")}
+    )
+
+
+def test_a_checkpoint_has_the_skips_that_its_training_left(
+    train: LabelledFolder, val: LabelledFolder, tmp_path: Path
+) -> None:
+    """Weights that end at a half give other logits than whole skips would."""
+    short = {"epochs": 1, "warmup_epochs": 0}
+    job = supervised_job(**short, model={"skip_weight": {"end": 0.5, "fraction": 0.5}})
+    final = supervise(job, train, val, tmp_path / "run", device="cpu")
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = trained_classifier(job, final)(images)
+        whole = trained_classifier(supervised_job(**short), final)(images)
+        backbone = load_backbone(f"run:{tmp_path / 'run'}").model.eval()
+        head = load_tensors(final / "head.safetensors")
+        expected = backbone(images) @ head["student.weight"].T + head["student.bias"]
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, whole, atol=1e-4)
 
 
 def test_accumulation_changes_nothing_beyond_rounding(straight: Path, train: LabelledFolder, tmp_path: Path) -> None:
@@ -267,7 +299,8 @@ class Colour(nn.Module):
 
 def measured(here: World, root: str, out: str, batch: int) -> None:
     folder = LabelledFolder.open(root, ("blue", "gone", "green", "red", "void"))
-    found = Accuracy(folder, 32, batch_size=batch, workers=1)(Colour(), here)
+    accuracy = Accuracy(folder, 32, batch_size=batch, workers=1)
+    found = {**accuracy(Colour(), here), "hits": accuracy.hits(Colour(), here).tolist()}
     write_json(Path(f"{out}-{here.rank}.json"), found)
 
 
@@ -285,8 +318,9 @@ def test_accuracy_is_exact_whatever_the_ranks(size: int, tmp_path: Path) -> None
     ranked = np.argsort(-Colour()(normalise(pixels)).numpy(), axis=1, kind="stable")
     top1 = 100.0 * float((ranked[:, 0] == folder.labels).mean())
     assert 0 < top1 < 100
+    each = [(ranked[:, 0] == folder.labels).tolist(), [True] * 10]  # in the folder's order, each image once
     for rank in range(size):
-        assert read_json(tmp_path / f"out-{rank}.json") == {"top1": top1, "top5": 100.0}
+        assert read_json(tmp_path / f"out-{rank}.json") == {"top1": top1, "top5": 100.0, "hits": each}
 
 
 def failing(here: World, root: str) -> None:

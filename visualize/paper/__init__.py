@@ -1,4 +1,5 @@
 """The papers beside a study.
 
-``published`` tables, ours in them by ``compare``, the paper's ``claims`` by ``rules``; tables of the ``others``.
+``published`` tables, ours in them by ``compare``, the paper's ``claims`` by ``rules``; tables of the ``others``, ours
+in them as ``labelled``. Both have the same ``cells`` and ``layout``.
 """

@@ -1,33 +1,52 @@
 """A published table with our numbers in it: ours, the paper's and the difference, laid out as printed.
 
-Which of our rows stands in a cell follows one rule, said under each table by :func:`notes`: the first variant of the
-study that has the cell's skip connections, initialisation, optimizer and depth; the data set of the cell's kind; the
-epoch at the same share of the run; the principal setting (:func:`visualize.rows.principal`); the best single block,
-or the study's multiscale combination.
+Which of our rows stand in a cell follows one rule, said under each table by :func:`notes`: the network of the study
+that has the cell's skip connections, initialisation, optimizer and depth, all its seeds of training together; the data
+set of the cell's kind; the epoch at the same share of the run; the principal setting
+(:func:`visualize.rows.principal`); the best single block of each seed, or the study's multiscale combination. Where two
+networks have rows for one cell, neither stands in it, and the table names them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from dinoskip.records import ImageRecords
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from visualize.comparison import signed
-from visualize.paper.published import EPOCHS, PublishedNumber, PublishedTable
+from visualize.paper.cells import Contested, OurNumber, Ours, OwnDifferences, number
+from visualize.paper.layout import ComparedTable, TableCell, TableLine
+from visualize.paper.published import EPOCHS, SKIP, PublishedNumber, PublishedTable, networks_for
 from visualize.rows import PAPERS, StudyVariant, comparable, principal, setting_note, setting_of, spread
-from visualize.tables import NOT_RUN, TextTable, as_csv
 
 PAPER = "“Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026)"
+
+INTERVALS = (
+    "Of several seeds of training ours is their mean ± standard deviation with the 95 % interval of the mean over "
+    "seeds (Student's), and the difference is that of the mean. Of one seed [low, high] is the 95 % interval over "
+    "images, which says nothing of other seeds. A difference between two networks of ours has its own interval, over "
+    "the same images where both have records of them, else unpaired; it is not corrected for the number of cells."
+)
 
 
 @dataclass(frozen=True)
 class ComparedStudy:
-    """Our side. ``datasets`` is ``{our name: the paper's}``; ``epochs`` is the length of our runs, 0 if unknown."""
+    """Our side. ``datasets`` is ``{our name: the paper's}``; ``epochs`` is the length of our runs, 0 if unknown.
+
+    ``records`` are what images contribute to the rows that have them: differences of our own are paired by them.
+    """
 
     variants: Sequence[StudyVariant]
     datasets: Mapping[str, str] = field(default_factory=dict)
     epochs: int = 0
     trained_on: str = ""
+    records: Mapping[EvalResult, ImageRecords] = field(default_factory=dict)
+
+    @cached_property
+    def own(self) -> OwnDifferences:
+        """Differences between networks of the study."""
+        return OwnDifferences({variant.name: variant.rows for variant in self.variants}, self.records)
 
     def principal(self) -> ComparedStudy:
         """Return the study with rows of the principal settings alone."""
@@ -43,16 +62,20 @@ class ComparedStudy:
         return round(of_paper / EPOCHS * self.epochs)
 
 
-def find(cell: PublishedNumber, study: ComparedStudy) -> EvalResult | None:
-    """The row that stands in a cell; None if there is none. ``study`` holds principal rows only."""
-    same = [v for v in study.variants if (v.role, v.optimizer) == (cell.role, cell.optimizer.lower())]
-    depth = cell.depth or max((v.depth for v in same), default=0)
-    for variant in same:
-        rows = [row for row in variant.rows if variant.depth == depth and _fits(row, cell, study)]
-        if rows:
-            kinds = [row for row in rows if row.dataset == rows[0].dataset]
-            return max(kinds, key=lambda row: (row.block.count("+"), row.value, -_number(row.block)))
-    return None
+def find(cell: PublishedNumber, study: ComparedStudy) -> Ours:
+    """What stands in a cell; None if there is nothing. ``study`` holds principal rows only."""
+    found: dict[str, OurNumber] = {}
+    for name, seeds in networks_for(cell, study.variants).items():
+        if rows := [row for run in seeds if (row := _row_of(run, cell, study)) is not None]:
+            found[name] = OurNumber(name, tuple(row.value for row in rows), tuple(rows), len(seeds))
+    return Contested(tuple(found)) if len(found) > 1 else next(iter(found.values()), None)
+
+
+def _row_of(run: StudyVariant, cell: PublishedNumber, study: ComparedStudy) -> EvalResult | None:
+    """The row of one seed."""
+    rows = [row for row in run.rows if _fits(row, cell, study)]
+    kinds = [row for row in rows if row.dataset == rows[0].dataset]
+    return max(kinds, key=lambda row: (row.block.count("+"), row.value, -_number(row.block)), default=None)
 
 
 def _fits(row: EvalResult, cell: PublishedNumber, study: ComparedStudy) -> bool:
@@ -75,42 +98,43 @@ def _number(block: str) -> int:
     return int(block) if block.isdigit() else 0
 
 
-def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[EvalResult] = ()) -> TextTable:
-    """The table with up to four lines for each printed one: ours, untrained, paper, difference (ours − paper).
+def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[EvalResult] = ()) -> ComparedTable:
+    """The table with up to five lines for each printed one: ours, untrained, paper, difference (ours − paper), and how
+    far ours is above our own network with skips.
 
-    ``untrained`` is the same variant at epoch 0, where the study has it; ``baselines``, rows of rules that look at no
+    ``untrained`` is the same network at epoch 0, where the study has it; ``baselines``, rows of rules that look at no
     image, stand below.
     """
     ours = study.principal()
-    lines: list[list[str]] = []
-    rules: set[int] = set()
-    for number, (labels, cells) in enumerate(table.rows):
-        if number in table.parts:
-            rules.add(len(lines))
-        chosen = [find(cell, ours) for cell in cells]
-        lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in chosen)])
-        begun = [_untrained(cell, row, ours) for cell, row in zip(cells, chosen, strict=True)]
-        if any(begun):
-            lines.append([*[""] * table.stubs, "untrained", *("" if row is None else _shown(row) for row in begun)])
-        lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
-        gaps = [
-            None if row is None or cell.paper is None else round(row.value, 1) - cell.paper
-            for row, cell in zip(chosen, cells, strict=True)
-        ]
-        if any(gap is not None for gap in gaps):
-            lines.append([*[""] * table.stubs, "difference", *("" if gap is None else signed(gap) for gap in gaps)])
+    lines = [TableLine(labels, [_cell(cell, ours) for cell in cells], "ours − skip") for labels, cells in table.rows]
     below = _below(table, study, baselines)
-    rules |= {len(lines)} if below else set()
-    lines += below
-    head = [[*line[: table.stubs], ("", 1), *line[table.stubs :]] for line in table.head]
-    name = table.name.replace(".", "-")
-    return TextTable(name, table.title, head, lines, table.stubs + 1, frozenset(rules), notes(table, study))
+    return ComparedTable(
+        table.name, table.title, table.head, table.stubs, lines, table.parts, below, notes(table, study)
+    )
 
 
-def _untrained(cell: PublishedNumber, row: EvalResult | None, study: ComparedStudy) -> EvalResult | None:
-    """The row of a cell's variant at epoch 0; None if there is none, or ``row`` is of weights from elsewhere."""
-    first = None if row is None or row.epoch <= 0 else find(replace(cell, epoch=0), study)
-    return first if first is not None and first.epoch == 0 else None
+def filled(table: PublishedTable, study: ComparedStudy) -> int:
+    """How many of its cells have a number of ours."""
+    ours = study.principal()
+    return sum(number(find(cell, ours)) is not None for _, cells in table.rows for cell in cells)
+
+
+def _cell(cell: PublishedNumber, study: ComparedStudy) -> TableCell:
+    ours = find(cell, study)
+    apart = None
+    if cell.role != SKIP:
+        skip = replace(cell, role=SKIP, epoch=EPOCHS)
+        apart = study.own.of(ours, find(replace(skip, depth=None), study))
+    return TableCell(cell.paper, ours, _untrained(cell, ours, study), apart)
+
+
+def _untrained(cell: PublishedNumber, ours: Ours, study: ComparedStudy) -> Ours:
+    """The cell's network at epoch 0; None if there is none, or ``ours`` is of weights from elsewhere."""
+    trained = number(ours)
+    if trained is None or any(row.epoch <= 0 for row in trained.rows):
+        return None
+    first = number(find(replace(cell, epoch=0), study))
+    return first if first is not None and all(row.epoch == 0 for row in first.rows) else None
 
 
 def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[EvalResult]) -> list[list[str]]:
@@ -121,20 +145,21 @@ def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Eval
         baseline_rows = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
         rows = [baseline_rows.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
         if any(rows):
-            lines.append([name, *[""] * table.stubs, *("" if row is None else _shown(row) for row in rows)])
+            lines.append([name, *[""] * table.stubs, *("" if row is None else _of_rule(row) for row in rows)])
     return lines
 
 
-def _shown(row: EvalResult) -> str:
-    where = f"b{row.block}" if row.block.isdigit() and row.task != "classify" else ""
-    return " ".join(filter(None, (f"{row.value:.1f}", spread(row), where)))
+def _of_rule(row: EvalResult) -> str:
+    """A baseline's number and interval."""
+    return " ".join(filter(None, (f"{row.value:.1f}", spread(row))))
 
 
 def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     """The rule by which our rows were chosen, and what they are."""
     ours = study.principal()
-    placed = {(labels, n): find(cell, ours) for labels, cells in table.rows for n, cell in enumerate(cells)}
-    rows = [row for row in placed.values() if row is not None]
+    found = [number(find(cell, ours)) for _, cells in table.rows for cell in cells]
+    cells = [one for one in found if one is not None]
+    rows = [row for one in cells for row in one.rows]
     lines = [f"Paper: {PAPER}, trained on ImageNet-1k. {table.rule}".strip()]
     if not rows:
         return [*lines, f"Ours: no row of this study fits a cell. {_why(table, study)}"]
@@ -147,7 +172,8 @@ def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     about += [f"b9 is block 9; {_epochs(table, study)}"]
     several = list(dict.fromkeys(row.block for row in rows if "+" in row.block))
     about += [f"several blocks: {', '.join(several)}"] if several else []
-    lines.append("; ".join(about) + ". [low, high] is the 95 % interval.")
+    lines.append("; ".join(about) + ".")
+    lines.append(INTERVALS)
     lines.append("Settings: " + setting_note({"": rows}))
     if left := _left_out(study, rows):
         lines.append(
@@ -183,26 +209,3 @@ def _left_out(study: ComparedStudy, used: Sequence[EvalResult]) -> int:
         for row in variant.rows
         if comparable(row) and (row.task, row.metric, row.dataset) in shown
     )
-
-
-def compared_csv(table: PublishedTable, study: ComparedStudy) -> str:
-    """One line a printed cell: where it is, ours and what it is of, the paper's number, the difference."""
-    ours = study.principal()
-    head = ["table", "row", "column", "ours", "deviation", "low", "high", "paper", "difference", "variant", "epoch",
-            "block", "dataset", "split", "n", "facet", "norm", "resolution", "protocol"]  # fmt: skip
-    columns = TextTable("", "", table.head, ()).columns[table.stubs :]
-    lines: list[list[object]] = []
-    for labels, cells in table.rows:
-        for column, cell in zip(columns, cells, strict=True):
-            row = find(cell, ours)
-            gap = None if row is None or cell.paper is None else round(row.value - cell.paper, 4)
-            about = [NOT_RUN, None, None, None] if row is None else [row.value, row.deviation, row.low, row.high]
-            of = [""] * 10 if row is None else [
-                row.model, row.epoch, row.block, row.dataset, row.split, row.n, *setting_of(row)
-            ]  # fmt: skip
-            paper = "" if cell.paper is None else cell.paper
-            place = [table.name, " ".join(filter(None, labels)), column]
-            lines.append(
-                [*place, *("" if cell is None else cell for cell in about), paper, "" if gap is None else gap, *of]
-            )
-    return as_csv(head, lines)

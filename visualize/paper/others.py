@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from visualize.tables import DataTable
-
-Measured = Mapping[str, float]  # "top1", "top1 DATASET", "ln κ in": its value
-
 
 @dataclass(frozen=True)
 class OtherTable:
-    """A title, what is measured (its heading, and its key among what was measured), the printed numbers by label."""
+    """A title, what is measured (its heading, and its key: ``top1``, ``top1 DATASET``, ``ln κ in``), the printed
+    numbers by label."""
 
     title: str
     measures: Sequence[tuple[str, str]]
@@ -107,12 +104,11 @@ OTHERS = {
 """By the name that ``report.compare`` knows."""
 
 
-def beside(name: str, measured: Mapping[str, Measured]) -> DataTable:
-    """One of :data:`OTHERS` with our numbers, ``{label: what was measured}``; "not run" where there is none."""
-    table = OTHERS[name]
-    columns = [f"{heading}, {whose}" for heading, _ in table.measures for whose in ("ours", "paper")]
-    body: list[list[object]] = []
-    for label, printed in table.rows.items():
-        ours = [measured.get(label, {}).get(key) for _, key in table.measures]
-        body.append([label, *(value for pair in zip(ours, printed, strict=True) for value in pair)])
-    return DataTable(table.title, ["variant", *columns], body, table.note)
+def reference_of(label: str, table: OtherTable) -> str:
+    """The line that a line is compared with: of ``small_dct`` that of ``small``, else the first; "" of that itself."""
+    shorter = [other for other in table.rows if label.startswith(f"{other}_")]
+    first = next(iter(table.rows))
+    if shorter:
+        return max(shorter, key=len)
+    own = any(other.startswith(f"{label}_") for other in table.rows)
+    return "" if label == first or own else first

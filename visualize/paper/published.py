@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dinoskip.errors import ConfigError
+from visualize.rows import StudyVariant, families
 
 SKIP, DEFAULT, INITIALISED = "skip", "skipless", "skipless, initialised"  # roles of variants
 EPOCHS = 300  # of every run in the paper
@@ -192,3 +193,13 @@ def published(name: str) -> PublishedTable:
     if name not in PUBLISHED:
         raise ConfigError(f"report.compare: {name!r} is none of {', '.join(PUBLISHED)}")
     return PUBLISHED[name]
+
+
+def networks_for(cell: PublishedNumber, variants: Sequence[StudyVariant]) -> dict[str, list[StudyVariant]]:
+    """The networks that are those of a cell, by name, each with its seeds of training: more than one is one too many.
+
+    Of a table that names no depth they are the deepest.
+    """
+    same = [run for run in variants if (run.role, run.optimizer) == (cell.role, cell.optimizer.lower())]
+    depth = cell.depth or max((run.depth for run in same), default=0)
+    return families(run for run in same if run.depth == depth)

@@ -10,6 +10,8 @@ from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.figures.drawing import Figure
 from visualize.paper.claims import Roughness
+from visualize.paper.compare import ComparedStudy
+from visualize.paper.layout import ComparedTable
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable
 
@@ -39,7 +41,7 @@ class Report:
     for; ``commands`` are shell lines that reproduce the study. ``compare`` names
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
     ``trained_on`` what they saw. With ``compare`` the paper's claims are gone through as well; ``roughness`` is of
-    the gallery's pictures at ``block``.
+    the gallery's pictures at ``block``. ``others`` are tables of other papers with our numbers.
     """
 
     title: str
@@ -59,6 +61,7 @@ class Report:
     confounds: Sequence[str] = ()
     records: Mapping[EvalResult, ImageRecords] = field(default_factory=dict)
     compare: Sequence[str] = ()
+    others: Sequence[ComparedTable] = ()
     datasets: Mapping[str, str] = field(default_factory=dict)
     epochs: int = 0
     trained_on: str = ""
@@ -69,3 +72,8 @@ class Report:
     def rows(self) -> dict[str, Sequence[EvalResult]]:
         """Result rows of every variant, by its name."""
         return {variant.name: variant.rows for variant in self.variants}
+
+    @property
+    def compared(self) -> ComparedStudy:
+        """What stands in published tables."""
+        return ComparedStudy(self.variants, self.datasets, self.epochs, self.trained_on, self.records)

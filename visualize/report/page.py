@@ -19,7 +19,7 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
 from visualize.paper.claims import claims, claims_grid
-from visualize.paper.compare import ComparedStudy, compared, compared_csv
+from visualize.paper.compare import ComparedStudy, compared
 from visualize.paper.published import published
 from visualize.report import sections
 from visualize.report.answer import Answer, answers, choices, dependences, verdict
@@ -49,7 +49,7 @@ def build_report(report: Report, out: Path) -> None:
 
     Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
     """
-    study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
+    study = report.compared
     kept = principal(report.rows, every_read_point=True)
     scores = Scores(kept, report.records)
     separated = separations(report.variants, scores, report.baselines)
@@ -68,7 +68,7 @@ def build_report(report: Report, out: Path) -> None:
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
-        [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
+        [*(compared(table, study, report.baselines) for table in map(published, report.compare)), *report.others],
         _claims(report, study) if report.compare else None,
         " ".join([verdict(pairs, every), *dependences(every)]),
         overview_tables(seen),
@@ -89,8 +89,8 @@ def build_report(report: Report, out: Path) -> None:
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
     for grid in [*plain, *([tables.claims] if tables.claims else [])]:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
-    for table, grid in tables.papers:
-        write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+    for table in tables.papers:
+        write_text(out / "tables" / f"{table.file}.csv", table.csv)
 
 
 def _claims(report: Report, study: ComparedStudy) -> TextTable:

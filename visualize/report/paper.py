@@ -18,7 +18,7 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import render_page
 from visualize.paper.claims import Claim, claims, claims_grid, corrected
-from visualize.paper.compare import ComparedStudy, compared, compared_csv, find
+from visualize.paper.compare import compared, filled
 from visualize.paper.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.report import sections
 from visualize.report.content import Preview, Report
@@ -57,14 +57,13 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     tables: dict[str, TextTable] = {}
-    filled: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for name, table in PUBLISHED.items():
         group = _fullest(table, page.groups)
-        study = _study(group)
-        filled[name] = _filled(table, study)
-        grid = compared(table, study, group.baselines)
+        ours = compared(table, group.compared, group.baselines)
+        counts[name], grid = ours.filled, ours.grid
         tables[name] = replace(grid, notes=[*grid.notes, *([f"From {group.title}."] if group.title else [])])
-        write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+        write_text(out / "tables" / f"{ours.file}.csv", ours.csv)
     judged = paper_claims(page.groups)
     tables["claims"] = claims_grid(judged)
     write_text(out / "tables" / "claims.csv", as_csv(tables["claims"].columns, tables["claims"].rows))
@@ -74,7 +73,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     pictures = copied(list(page.figures.values()), list(page.pictures.values()), out / "img")
     drawn = dict(zip(page.figures, pictures["figures"], strict=True))
     photographs = dict(zip(page.pictures, pictures["previews"], strict=True))
-    parts = [_part(name, tables, filled, drawn, photographs) for name in _PARTS]
+    parts = [_part(name, tables, counts, drawn, photographs) for name in _PARTS]
     context = {
         "title": TITLE,
         "claims_said": _claims_said(judged),
@@ -85,13 +84,13 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     }
     render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
     write_text(out / "paper.md", _markdown(context, tables))
-    return filled
+    return counts
 
 
 def paper_claims(groups: Sequence[Report]) -> list[Claim]:
     """The paper's claims by the comparisons within each group, corrected together for their number."""
     judged = [
-        claims(_study(group), Scores(principal(group.rows), group.records), group.roughness, group.block)
+        claims(group.compared, Scores(principal(group.rows), group.records), group.roughness, group.block)
         for group in groups
     ]
     together = [
@@ -101,32 +100,22 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
     return corrected(together)
 
 
-def _study(group: Report) -> ComparedStudy:
-    return ComparedStudy(group.variants, group.datasets, group.epochs, group.trained_on)
-
-
 def _fullest(table: PublishedTable, groups: Sequence[Report]) -> Report:
     """The group made for a table that fills most of it; an empty one if none was."""
     complete = [group for group in groups if table.name in group.compare]
-    return max(complete, key=lambda group: _filled(table, _study(group))[0], default=Report("", ()))
-
-
-def _filled(table: PublishedTable, study: ComparedStudy) -> tuple[int, int]:
-    ours = study.principal()
-    cells = [find(cell, ours) for _, row in table.rows for cell in row]
-    return sum(cell is not None for cell in cells), len(cells)
+    return max(complete, key=lambda group: filled(table, group.compared), default=Report("", ()))
 
 
 def _part(
     name: str,
     tables: Mapping[str, TextTable],
-    filled: Mapping[str, tuple[int, int]],
+    counts: Mapping[str, tuple[int, int]],
     drawn: Mapping[str, Any],
     photographs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A table or figure as the template needs it; ``made_by`` is empty if nothing of it is missing."""
     if name in tables:
-        have, every = filled[name]
+        have, every = counts[name]
         there, whole = f"{have} of {every} cells", have == every
         title = tables[name].title
     else:

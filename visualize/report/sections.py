@@ -14,6 +14,8 @@ from visualize.tables import NOT_RUN, DataTable, TextTable, mean_deviation, show
 
 _SHADES = 10
 _SOURCES = ("ours", "untrained", "paper", "difference")
+_OWN = "ours − "
+"""How a line begins that compares our networks with one another."""
 
 
 def styles(variants: Sequence[str]) -> str:
@@ -112,7 +114,7 @@ def grid(table: TextTable) -> dict[str, Any]:
     lines = []
     for number, row in enumerate(table.rows):
         source = row[table.stubs - 1]
-        kinds = [source] if source in _SOURCES else []
+        kinds = [source] if source in _SOURCES else ["difference"] if source.startswith(_OWN) else []
         kinds += ["part"] if number in table.rules and number else []
         cells = [(cell, index >= table.stubs, cell == NOT_RUN) for index, cell in enumerate(row)]
         lines.append({"kinds": " ".join(kinds), "cells": cells})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from visualize.paper.published import PublishedTable
+from visualize.paper.layout import ComparedTable
 from visualize.rows import (
     FAILED_NOTE,
     PAPERS,
@@ -39,15 +39,15 @@ class ReportTables:
     best: TextTable
     blocks: Sequence[TextTable]
     settings: TextTable | None
-    papers: Sequence[tuple[PublishedTable, TextTable]]
+    papers: Sequence[ComparedTable]
     claims: TextTable | None
     verdict: str = ""
     overview: Sequence[TextTable] = ()
 
     @property
     def beside(self) -> list[TextTable]:
-        """What stands beside the paper: its claims, then its tables."""
-        return [*([self.claims] if self.claims else []), *(grid for _, grid in self.papers)]
+        """What stands beside the papers: the claims, then the tables."""
+        return [*([self.claims] if self.claims else []), *(table.grid for table in self.papers)]
 
 
 class BlockValue(NamedTuple):

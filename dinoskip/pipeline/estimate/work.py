@@ -16,6 +16,7 @@ from dinoskip.images import image_size
 from dinoskip.networks import Network, network_of_config
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stages.accuracy import AccuracySettings
 from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
 from dinoskip.vit_config import VitConfig
@@ -159,6 +160,9 @@ class StudyWork:
         settings = node.settings
         if isinstance(settings, TaskSettings) and settings.network and not self.read(node):
             return [self._live(node, settings)]
+        if isinstance(settings, AccuracySettings):
+            size = settings.job.supervise.augment.size
+            return [self._of(node, (), self.images.count(settings.dataset, "val", "classes"), (size, size))]
         return self._windows(node)
 
     def read(self, node: Node) -> list[PassedImages]:

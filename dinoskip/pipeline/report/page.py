@@ -20,10 +20,10 @@ from dinoskip.config import dump, flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
-from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
+from dinoskip.pipeline.report.places import label_of, published_names, role_of
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
@@ -32,7 +32,10 @@ from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_in
 from visualize import figures
 from visualize.paper import published
-from visualize.paper.others import OTHERS, beside
+from visualize.paper.cells import OurNumber, OwnDifferences
+from visualize.paper.labelled import beside, digits_of
+from visualize.paper.layout import ComparedTable
+from visualize.paper.others import OTHERS
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
 from visualize.report.diagnostics import (
@@ -46,14 +49,13 @@ from visualize.report.diagnostics import (
     tokens_table,
     weights_table,
 )
-from visualize.rows import StudyVariant, principal
+from visualize.rows import StudyVariant, families, principal
 from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
 _EPOCH = operator.attrgetter("epoch")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
 SHEET = "PCA of patch features to RGB, one line per image, colours aligned between the models"
-_KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 
 
 def write_page(task: Task) -> None:
@@ -66,9 +68,10 @@ def write_page(task: Task) -> None:
         page = replace(
             report,
             figures=_figures(task, report, analysis, Path(scratch)),
+            others=_others(task, report, analysis),
             **_pictures(task),
             diagnostics=[
-                *_measures(task, analysis, report.rows),
+                *_measures(task, analysis),
                 *_tables(task, analysis),
                 *(cost_tables(task) if task.settings.section.costs else []),
             ],
@@ -95,7 +98,7 @@ def measured(task: Task) -> Report:
         notices=[*notices(task.inputs, settings.missing), *_not_finite(rows)],
         unmeasured=unmeasured([*task.inputs, *settings.missing]),
         compare=[name for name in settings.section.compare if name in published.PUBLISHED],
-        datasets=_published_names(settings.data),
+        datasets=published_names(settings.data),
         epochs=settings.epochs,
         trained_on=settings.trained_on,
         roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
@@ -107,16 +110,17 @@ def measured(task: Task) -> Report:
 
 
 def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]]:
-    """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
-    grouped: dict[str, list[EvalResult]] = {variant.name: [] for variant in task.settings.variants}
+    """Rows by variant in the study's order, each once: every variant's stage has those of baselines, and ``accuracy``
+    those of ``supervise`` again."""
+    grouped: dict[str, dict[EvalResult, None]] = {variant.name: {} for variant in task.settings.variants}
     baselines: dict[EvalResult, None] = {}
     for role, path in sorted(task.inputs.items()):
         for row in note_unfinished(rows_in(path), role, task.settings.missing):
             if row.is_baseline:
                 baselines[row] = None
             else:
-                grouped[row.model].append(row)
-    return grouped, list(baselines)
+                grouped[row.model][row] = None
+    return {name: list(rows) for name, rows in grouped.items()}, list(baselines)
 
 
 def _records(task: Task) -> dict[EvalResult, ImageRecords]:
@@ -175,18 +179,8 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     about: dict[str, Any] = {"depth": last.depth if last else 0}
     about |= {"family": run.family, "seed": run.seed} if run.family else {}
     if run.model is not None and run.optimizer is not None:
-        about |= {"role": _role(run.model), "optimizer": run.optimizer.name, "depth": run.model.blocks}
+        about |= {"role": role_of(run.model), "optimizer": run.optimizer.name, "depth": run.model.blocks}
     return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
-
-
-def _role(model: ModelConfig) -> str:
-    """The variant's part in the paper's tables; "" if it has none (partial or weighted skips, another start)."""
-    parts: dict[tuple[object, str], str] = {
-        (True, "trunc_normal"): published.SKIP,
-        (False, "trunc_normal"): published.DEFAULT,
-        (False, "skipless"): published.INITIALISED,
-    }
-    return "" if model.skip_weight else str(parts.get((model.skip, model.init.name), ""))
 
 
 _PARTS = ("model", "initialisation", "optimizer")
@@ -253,15 +247,6 @@ def _protocol(task: Task) -> dict[str, dict[str, object]]:
     sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
     sections |= {f"data: {name}": flatten(without_place(config)) for name, config in task.settings.data.items()}
     return {name: values for name, values in sections.items() if values}
-
-
-def _published_names(configs: Mapping[str, Any]) -> dict[str, str]:
-    """Our data sets that are (parts of) the paper's, by the paper's names."""
-    names = {
-        name: f"VOC{config.year}" if config.kind == "voc" else _KINDS.get(config.kind, "")
-        for name, config in configs.items()
-    }
-    return {name: paper for name, paper in names.items() if paper}
 
 
 # --- figures and tables ----------------------------------------------------------------------------------
@@ -357,7 +342,7 @@ def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
     for variant in variants:
         if variant.model is not None and variant.optimizer is not None:
             key = json.dumps([{**dump(variant.model), "depth": None}, dump(variant.optimizer)], sort_keys=True)
-            label = ", ".join(filter(None, (_role(variant.model), variant.optimizer.name)))
+            label = ", ".join(filter(None, (role_of(variant.model), variant.optimizer.name)))
             if label in names.values() and key not in names:
                 label = f"{label} ({variant.name})"
             families[variant.name] = (names.setdefault(key, label), variant.model.blocks)
@@ -391,27 +376,51 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
     return tables
 
 
-def _measures(task: Task, analysis: Analysis | None, rows: Mapping[str, Sequence[EvalResult]]) -> list[Any]:
-    """Other papers' tables with ours beside, epochs to an accuracy, ln κ of the tokens."""
-    inside = _inside(task, analysis.photographs).inside if analysis else {}
-    tokens = {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
-    values = {_label_of(task, name): _measured(seen, tokens.get(name, {})) for name, seen in rows.items()}
-    tables = [beside(name, values) for name in task.settings.section.compare if name in OTHERS]
-    tables += epochs_tables(_logs(task, "metrics.jsonl"))
+def _measures(task: Task, analysis: Analysis | None) -> list[Any]:
+    """Epochs to an accuracy, ln κ of the tokens."""
+    tokens = _tokens(task, analysis)
+    tables = epochs_tables(_logs(task, "metrics.jsonl"))
     return [*tables, tokens_table(tokens)] if tokens else tables
 
 
-def _label_of(task: Task, variant: str) -> str:
-    """A variant's name without those of its optimizer and seed."""
-    run: Variant = task.settings.variant(variant)
-    return variant if run.optimizer is None else (run.family or variant).removesuffix(f"-{run.optimizer.name}")
+def _tokens(task: Task, analysis: Analysis | None) -> dict[str, dict[str, float]]:
+    """Mean ln κ of the tokens inside each variant's network."""
+    inside = _inside(task, analysis.photographs).inside if analysis else {}
+    return {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
 
 
-def _measured(rows: Sequence[EvalResult], tokens: Mapping[str, float]) -> dict[str, float]:
-    """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens."""
-    scores = sorted((row for row in rows if row.task == "classify" and row.metric in ("top1", "top5")), key=_EPOCH)
-    named = {f"{row.metric} {row.dataset}": row.value for row in scores}
-    return {row.metric: row.value for row in scores} | named | {f"ln κ {key}": value for key, value in tokens.items()}
+def _others(task: Task, report: Report, analysis: Analysis | None) -> list[ComparedTable]:
+    """The other papers' tables that the report asks for, each line with all seeds of the network of its label."""
+    names = [name for name in task.settings.section.compare if name in OTHERS]
+    tokens, labelled = _tokens(task, analysis) if names else {}, dict[str, dict[str, dict[str, OurNumber]]]()
+    for name, seeds in families(report.variants).items():
+        label = label_of(task.settings.variant(seeds[0].name))
+        labelled.setdefault(label, {})[name] = _measured(name, seeds, tokens)
+    own = OwnDifferences(report.rows, report.records)
+    return [beside(name, labelled, own) for name in names]
+
+
+def _measured(
+    network: str, seeds: Sequence[StudyVariant], tokens: Mapping[str, Mapping[str, float]]
+) -> dict[str, OurNumber]:
+    """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens, over all seeds."""
+    accuracies: dict[str, dict[str, EvalResult]] = {}
+    conditions: dict[str, list[float]] = {}
+    for run in seeds:
+        for row in sorted(run.rows, key=_EPOCH):
+            if row.task == "classify" and row.metric in ("top1", "top5") and not row.note and math.isfinite(row.value):
+                for key in (row.metric, f"{row.metric} {row.dataset}"):
+                    accuracies.setdefault(key, {})[run.name] = row
+        for key, value in tokens.get(run.name, {}).items():
+            conditions.setdefault(f"ln κ {key}", []).append(value)
+    found = {
+        key: OurNumber(network, tuple(row.value for row in rows.values()), tuple(rows.values()), len(seeds))
+        for key, rows in accuracies.items()
+    }
+    return found | {
+        key: OurNumber(network, tuple(values), trained=len(seeds), digits=digits_of(key))
+        for key, values in conditions.items()
+    }
 
 
 def _pictures(task: Task) -> dict[str, Any]:

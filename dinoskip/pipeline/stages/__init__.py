@@ -8,7 +8,7 @@ from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.tasks import stage_of
 from dinoskip.tasks import TABLE
 
-BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "weights", "features")
+BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
 AFTER = ("analyze", "gallery", "report")
 NAMES = (*BEFORE, *TABLE, *AFTER)
 COMMANDS = (*TABLE, "gallery")

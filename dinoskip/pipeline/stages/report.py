@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dinoskip.config import settings_for_key
 from dinoskip.pipeline.report.notices import PREPARED
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.settings import FREE
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection
 from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.pipeline.variants import Variant
 from dinoskip.tasks import tasks
 from visualize.report.config import ReportConfig
 
@@ -28,6 +30,14 @@ def add_nodes(nodes: StudyNodes) -> None:
     settings = ReportSettings(section, study.name, _card(study), nodes.variants, study.data, recipe_of(study))
     runtime = {"study": study.model_dump(mode="json", exclude={"output"})}
     nodes.add(STAGE, "", settings, inputs={name: name for name in read}, runtime=runtime)
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """No two networks may stand in one cell of a published table."""
+    if study.section(ReportConfig).compare:
+        from dinoskip.pipeline.report.places import contested  # its stages' modules import this package
+
+        yield from (("report.compare", line) for line in contested(study, variants))
 
 
 def _card(study: StudyBase) -> dict[str, Any]:
@@ -54,4 +64,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=22, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", check=check, version=23, reads_stores=False)

@@ -18,6 +18,7 @@ from dinoskip.pipeline.analysis.results import CkaPair, Inside
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.report import page as report_page
+from dinoskip.pipeline.report import places
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study_runner import report_without_missing
@@ -54,7 +55,7 @@ def task(out: Path, **inputs: Path) -> Task:
 
 
 def test_roles_are_those_of_the_papers_tables() -> None:
-    roles = {own.name: report_page._role(own.model) for own in VARIANTS if own.model is not None}
+    roles = {own.name: places.role_of(own.model) for own in VARIANTS if own.model is not None}
     assert roles == {
         "skip": "skip", "default": "skipless", "ours": "skipless, initialised", "deep": "skipless, initialised",
         "alpha": "skipless, initialised", "soap": "skipless, initialised", "partial": "",
@@ -131,7 +132,7 @@ def test_data_sets_go_by_the_papers_names() -> None:
         "a": VocConfig(root="x"), "b": VocConfig(root="x", year=2007), "c": CocoStuffConfig(root="x"),
         "d": ScenesConfig(),
     }  # fmt: skip
-    assert report_page._published_names(configs) == {"a": "VOC2012", "b": "VOC2007", "c": "COCO-Stuff"}
+    assert places.published_names(configs) == {"a": "VOC2012", "b": "VOC2007", "c": "COCO-Stuff"}
 
 
 def test_learning_rates_that_were_tried_are_a_table(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 """A supervised study from its YAML to the report, and the ways in which its settings can be wrong."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.data import LabelledFolder
 from dinoskip.errors import ConfigError
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.models.export import load_weights
+from dinoskip.pipeline.stages import accuracy
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.results import read_rows
+from dinoskip.records import read_records
+from dinoskip.results import EvalResult, read_rows, write_rows
+from dinoskip.statistics import mcnemar
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED
 
@@ -56,6 +62,62 @@ def test_rows_and_weights_of_a_variant(done: Path) -> None:
     assert (model.skip, info["role"], info["init"]) == (False, "student", "skipless")
     knn = [row for path in (stages / "knn" / "skipless-adamw").rglob("rows.json") for row in read_rows(path)]
     assert {row.weights for row in knn if not row.is_baseline} == {rows[0].weights}
+
+
+def test_an_accuracy_has_records_of_images_and_is_compared_by_them(
+    done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages, measured = done.parent / "runs" / "labelled" / "stages", []
+    for name in ("skip-adamw", "skipless-adamw"):
+        (folder,), (trained,) = (list((stages / stage / name).glob("*")) for stage in ("accuracy", "supervise"))
+        assert (folder / "rows.json").read_bytes() == (trained / "rows.json").read_bytes(), "rows of the same numbers"
+        records = read_records(folder)
+        assert [row.metric for row in records] == ["top1", "top5"]
+        for row, record in records.items():
+            assert record.ids == LabelledFolder.open(done.parent / "data" / "val").ids
+            assert 100 * record.values.mean() == pytest.approx(row.value)
+        measured.append((folder, next(iter(records.values())).values))
+    (first, hits), (second, others) = measured
+    capsys.readouterr()
+    assert main(["compare", f"{first}@metric=top1", f"{second}@metric=top1"]) == 0
+    alone = mcnemar(hits, others)
+    assert f"McNemar {alone.only_a} : {alone.only_b}," in capsys.readouterr().out
+    line = next(one for one in (done.parent / "runs/labelled/report/tables/answer.csv").read_text().splitlines()
+                if "top-1, shapes val" in one)  # fmt: skip
+    assert "unpaired" not in line
+    rows = read_rows(done.parent / "runs" / "labelled" / "rows.json")
+    assert sum((row.model, row.metric) == ("skip-adamw", "top1") for row in rows) == 1
+
+
+def test_a_finished_training_without_records_is_measured_and_not_repeated(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one of a version that wrote none: the page says unpaired, and a run measures the checkpoint alone."""
+    runs = shutil.copytree(done.parent / "runs", tmp_path / "runs")
+    for part in ("stages", "records"):
+        shutil.rmtree(runs / "labelled" / part / "accuracy")
+    command = [str(done), f"output={runs}", "--device", "cpu"]
+    capsys.readouterr()
+    assert main(["report", *command, "-q"]) == 0
+    assert "unpaired" in (runs / "labelled" / "report" / "tables" / "answer.csv").read_text()
+    capsys.readouterr()
+    assert main(["run", *command, "--json"]) == 0
+    happened = json.loads(capsys.readouterr().out)["stages"]
+    done_now = {name for name, what in happened.items() if what == "done"}
+    assert done_now == {"accuracy/skip-adamw", "accuracy/skipless-adamw"}, "the page with them was made before"
+    assert "unpaired" not in (runs / "labelled" / "report" / "tables" / "answer.csv").read_text()
+
+
+def test_records_that_are_not_of_the_rows_are_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [EvalResult(metric, 75.0, "classify", "1", "shapes", "val", 4, model="a") for metric in ("top1", "top5")]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "out").mkdir()
+    write_rows(tmp_path / "run" / "rows.json", rows)
+    hits = {"top1": np.array([1, 1, 1, 0], bool), "top5": np.array([1, 1, 0, 0], bool)}
+    with caplog.at_level("WARNING", "dinoskip"):
+        accuracy.write_measured(tmp_path / "run", tmp_path / "out", list("abcd"), hits)
+    assert [row.metric for row in read_records(tmp_path / "out")] == ["top1"]
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
 def test_models_and_optimizers_start_from_the_recipe(done: Path) -> None:
@@ -118,8 +180,8 @@ def test_what_other_papers_measure(done: Path, tmp_path: Path) -> None:
         scores = [row["quantised"] for row in found["quantised"] if row["name"] == name]
         assert scores == ["as it is", "W8A12", "W32A4"]
     page = (root / "report" / "report.md").read_text().replace("\\", "")
-    assert "| variant | pets, ours | pets, paper |" in page
-    assert "| default | not run | 26.7 |" in page
+    assert "| variant |  | pets | flowers | cifar10 | cifar100 |" in page
+    assert "| default | ours | not run | not run | not run | not run |\n|  | paper | 26.7 |" in page
     for text in ("## Epochs to an accuracy", "## Condition of the tokens, ln κ", "## Rounded weights and activations"):
         assert text in page
     assert (root / "report" / "img" / "spectrum.svg").is_file()

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
 from benchmarks.paper_claims import verdict_table
+from visualize.paper.cells import OurNumber
 from visualize.paper.compare import find
 from visualize.paper.published import PUBLISHED
 
@@ -19,10 +20,11 @@ def test_every_legible_number_is_found_again_in_its_cell():
     numbers = [number for table in PUBLISHED.values() for _, row in table.rows for number in row]
     assert sum(number.paper is None for number in numbers) == 1
     for number in numbers:
-        row = find(number, study)
-        assert (None if row is None else row.value) == number.paper
-        if row is not None:
-            assert row.high - row.low == pytest.approx(2 * HALF_WIDTHS[row.task])
+        ours = find(number, study)
+        assert ours is None or isinstance(ours, OurNumber)
+        assert (None if ours is None else ours.summary.mean) == number.paper
+        if ours is not None:
+            assert ours.interval[1] - ours.interval[0] == pytest.approx(2 * HALF_WIDTHS[number.task])
 
 
 def test_the_document_says_how_many_claims_are_supported_and_which_are_not():
