@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import dinoskip.statistics as statistics
-from dinoskip.statistics import holm, interval, jackknife, mcnemar, resample_counts, score, variance, wilson
+from dinoskip.statistics import (
+    holm,
+    interval,
+    jackknife,
+    mcnemar,
+    over_seeds,
+    resample_counts,
+    score,
+    variance,
+    wilson,
+)
 
 
 @given(n=st.integers(1, 5000), part=st.floats(0, 1))
@@ -192,3 +202,25 @@ def test_holm_leaves_out_what_was_not_tested() -> None:
     adjusted = holm([0.02, math.nan, 0.03])
     assert [adjusted[0], adjusted[2]] == pytest.approx([0.04, 0.04])
     assert math.isnan(adjusted[1])
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_a_summary_over_seeds_is_students_interval_of_their_mean(values: list[float]) -> None:
+    found = over_seeds(values)
+    assert (found.mean, found.n) == (pytest.approx(np.mean(values)), len(values))
+    assert found.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+    if np.ptp(values) > 1e-6:
+        wanted = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+        assert (found.low, found.high) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_seeds_that_are_one_or_equal_or_none() -> None:
+    one = over_seeds([71.44])
+    assert (one.mean, one.n) == (71.44, 1)
+    assert all(math.isnan(none) for none in (one.deviation, one.low, one.high))
+    equal = over_seeds([0.1, 0.1, 0.1])
+    assert (equal.mean, equal.deviation, equal.n, equal.low, equal.high) == (0.1, 0.0, 3, 0.1, 0.1)
+    for nothing in ([], [1.0, math.nan], [math.inf]):
+        with pytest.raises(ValueError, match="no mean"):
+            over_seeds(nothing)
