@@ -230,7 +230,10 @@ def _with_luck(apart: Difference, first: Estimate, second: Estimate) -> float:
     variance v of the difference of the two scores as if of different units, so that the difference has 2 v beside its
     own over units. That is the largest of what "one standard error" can mean here: of a score, of the paired
     difference, or of the unpaired one. Trainings that vary more are called higher too often, and only more seeds tell.
+    nan of published numbers, over no known number of units: the error that is assumed of them is of everything.
     """
+    if not _fewest([first, second]):
+        return math.nan
     unpaired = first.standard_error**2 + second.standard_error**2
     squared = (first - second).standard_error ** 2 + 2 * unpaired
     luck = _t(apart.value, squared, min(first.degrees, second.degrees), apart.n, seeds=False).p

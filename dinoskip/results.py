@@ -69,7 +69,7 @@ class EvalResult:
     complete: float | None = None
     degenerate: float | None = None
     left_out: int | None = None
-    no_interval: str | None = None
+    no_interval: str = ""
 
     @property
     def is_baseline(self) -> bool:
@@ -95,7 +95,7 @@ class EvalResult:
     def interval(self) -> str:
         """``"40.1-43.9"``, or why there is no interval, if that is said."""
         if self.low is None or self.high is None:
-            return self.no_interval or ""
+            return self.no_interval
         return f"{self.low:{self.digits}}-{self.high:{self.digits}}"
 
     @property
@@ -123,7 +123,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": None, **dict.fromkeys(_OF_A_NETWORK)}
+        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict.fromkeys(_OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
@@ -135,7 +135,7 @@ class EvalResult:
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
     """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null."""
     entries = [row.plain() for row in rows]
-    kept = [{k: v for k, v in entry.items() if v is not None or k not in _WHERE_THEY_APPLY} for entry in entries]
+    kept = [{k: v for k, v in entry.items() if v not in {None, ""} or k not in _WHERE_THEY_APPLY} for entry in entries]
     write_json(path, kept)
 
 

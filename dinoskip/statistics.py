@@ -189,9 +189,7 @@ def clopper_pearson(hits: float, n: float) -> tuple[float, float]:
     return low, high
 
 
-def interval(
-    records: Records, labelled: ArrayLike | None = None, *, errors: bool = False
-) -> tuple[float, float]:
+def interval(records: Records, labelled: ArrayLike | None = None, *, errors: bool = False) -> tuple[float, float]:
     """Return the ends of :func:`explained_interval`."""
     return explained_interval(records, labelled, errors=errors).ends
 

@@ -97,7 +97,7 @@ def miou_row(template: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
     """Return ``template`` with the mIoU in percent and its interval, or why there is none, of areas (n, 3, K)."""
     miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
     found = miou_interval(areas)
-    row = replace(template, no_interval=found.why or None)
+    row = replace(template, no_interval=found.why)
     return percent_row(row, template.metric, miou, found.ends, areas_record(areas))
 
 
@@ -123,7 +123,7 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
         found = explained_interval(values, errors=errors)
         low, high = map(float, np.clip(scale * np.array(found.ends), *range_of(name)))
         mean = float(np.nanmean(scale * values)) if there.any() else float("nan")
-        about = {"value": mean, "low": low, "high": high, "n": int(there.sum()), "no_interval": found.why or None}
+        about = {"value": mean, "low": low, "high": high, "n": int(there.sum()), "no_interval": found.why}
         rows.append(RecordedRow(replace(template, metric=name, **about), scale * values / 100))
     return rows
 
@@ -178,4 +178,4 @@ def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
     """
     values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
     mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
-    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None, no_interval=None)
+    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None, no_interval="")

@@ -39,7 +39,9 @@ def test_many_scores_are_compared_by_the_paired_t_test() -> None:
     assert (found.value, found.p) == (pytest.approx((a - b).mean()), pytest.approx(wanted.pvalue))
     assert (found.low, found.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
     assert found.n == 40
-    assert difference([estimate(a) - estimate(b)]) == found
+    gain = difference([estimate(a) - estimate(b)])
+    assert (gain.value, gain.low, gain.high, gain.p, gain.kind) == (found.value, found.low, found.high, found.p, "")
+    assert found.kind == "one training each"
 
 
 def test_few_scores_are_compared_by_all_signs() -> None:
@@ -174,7 +176,7 @@ def test_a_verdict_needs_the_difference_and_the_gain_of_the_higher() -> None:
     base = rng.random(200)
 
     def of(shift: float) -> list[Estimate]:
-        return [estimate(base + shift + 0.02 * rng.standard_normal(200))]
+        return [estimate(base + shift + 0.02 * rng.standard_normal(200)) for _ in range(4)]
 
     ours, theirs, ours_before, theirs_before = of(0.25), of(0.2), of(0.25), of(0.1)
     assert decided([judged(ours, theirs)])[0][0] == 1

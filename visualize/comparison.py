@@ -333,5 +333,5 @@ def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> 
 def _without_seed(row: EvalResult) -> EvalResult:
     """What a row of a seed and that of the mean over seeds have in common."""
     note = row.note.rpartition("seed ")[0].rstrip(", ") if row.is_of_a_seed else row.note
-    mean = replace(row, note=note, seed=0, value=0.0, low=None, high=None, deviation=None, no_interval=None)
+    mean = replace(row, note=note, seed=0, value=0.0, low=None, high=None, deviation=None, no_interval="")
     return replace(mean, heldout=None, token_cosine=None, complete=None, degenerate=None)

@@ -61,7 +61,7 @@ class Measured(NetworkScores):
             value, _, deviation = mean_deviation([score.value for score in self.now]).partition(" ")
             return {"value": value, "interval": first.failed or deviation, "block": self.blocks, "best": ""}
         interval = f"[{first.low:.1f}, {first.high:.1f}]" if first.low is not None and first.high is not None else ""
-        interval = interval or first.row.no_interval or ""
+        interval = interval or first.row.no_interval
         top = "" if first.best is None else f"best on these images {first.best.value:.1f} b{first.best.block}"
         return {"value": f"{first.value:.1f}", "interval": first.failed or interval, "block": self.blocks, "best": top}
 
