@@ -18,8 +18,8 @@ from dinoskip.estimates import difference, estimate
 from dinoskip.statistics import interval, score
 
 F64 = NDArray[np.float64]
-CLASSES = (21, 60, 171)
-IMAGES = (50, 300, 2000)
+CLASSES = (21, 60, 150)
+IMAGES = (6, 12, 60, 216, 1449)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +118,19 @@ def miou_tables(samples: int, say: Callable[[str], None]) -> list[str]:
     for kind, classes in product(("usual", "poor"), CLASSES):
         whole = population(classes, 6000, poor=kind == "poor")
         for images in IMAGES:
-            (held, width), (wrong, apart) = (of(whole, images, samples) for of in (coverage, rejected))
-            numbers = (f"{held:.0f}", f"{width:.1f}", f"{wrong:.1f}", f"{apart:.1f}")
-            lines.append([kind, str(classes), str(images), *numbers])
+            of_score, (wrong, apart) = coverage(whole, images, samples), rejected(whole, images, samples)
+            numbers = (of_score.given, of_score.held), (of_score.width, of_score.deviations, wrong, apart)
+            shown = [f"{number:.0f}" for number in numbers[0]] + [f"{number:.1f}" for number in numbers[1]]
+            lines.append([kind, str(classes), str(images), *("–" if text == "nan" else text for text in shown)])
             say(f"mIoU: {', '.join(lines[-1])}")
-    head = ("network", "classes", "images", "held", "width, points", "differ", "width of the difference")
+    head = (
+        "network", "classes", "images", "given", "held", "width, points", "4 deviations", "differ",
+        "width of the difference",
+    )  # fmt: skip
     return [
-        "The mIoU's interval: percent of samples in which it holds the population's, of the sample's classes. Two "
-        "equal networks on the same images: percent of samples in which they differ, p < 0.05, before any correction. "
-        "A *poor* network has 30 % of every class right and takes the rest for any class.",
+        "The mIoU's interval: percent of samples that have one, of these percent in which it holds the population's, of "
+        "the sample's classes, its mean width and four standard deviations of the score. Two equal networks on the "
+        "same images: percent of samples in which they differ, p < 0.05, before any correction. A *poor* network has "
+        "30 % of every class right and takes the rest for any class.",
         "", *markdown_table(head, lines),
     ]  # fmt: skip

@@ -54,6 +54,9 @@ LEAST = 6
 LEAST_TO_CHOOSE = 30
 """With fewer units a block is fixed beforehand: halves of them choose by chance."""
 SPLITS = 50
+MOST_LONE_APART = 0.5
+"""Share of the classes that may lie in a single unit each where a difference of mIoU shows its interval: of 6 images and
+60 or 150 classes 70 % do, and it holds the difference in 87 to 89 % of samples."""
 OVER_SEEDS = "over seeds"
 ONE_EACH = "one training each"
 _EXACT = 12  # units up to which all signs are gone through
@@ -150,7 +153,8 @@ class Difference:
     Over ``n`` units (0: they are taken as fixed); ``seeds`` says whether those of training are random, too, ``why``
     for want of what there is no p. ``kind`` is :data:`OVER_SEEDS`, :data:`ONE_EACH` (the two are trainings of two
     networks), or nothing where it is the gain of one training or undecided. Of one training each ``with_luck`` is the p
-    that a verdict needs, and is nan else.
+    that a verdict needs, and is nan else. ``unsure`` says why the interval is not to be shown, if it is not: it may hold
+    the difference less often than in 93 % of samples.
     """
 
     value: float
@@ -162,6 +166,7 @@ class Difference:
     why: str = ""
     kind: str = ""
     with_luck: float = math.nan
+    unsure: str = ""
 
     @property
     def of_networks(self) -> float:
@@ -212,6 +217,7 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
         result = _over_seeds(value, sides, _mean(first) - _mean(second) if second else _mean(first))
     else:
         result = _over_units(value, _mean(first) - _mean(second) if second else _mean(first))
+    result = replace(result, unsure=_unsure(every)) if paired else result
     if 0 < (few := _fewest(every)) < LEAST:
         return replace(
             result, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})"
@@ -221,6 +227,13 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
     if any(several):
         return replace(result, kind=OVER_SEEDS)
     return replace(result, kind=ONE_EACH, with_luck=_with_luck(result, first[0], second[0])) if second else result
+
+
+def _unsure(scores: Sequence[Estimate]) -> str:
+    """Why the interval of a paired difference is not to be shown; nothing where it is."""
+    lone = int(np.any([score.lone for score in scores], axis=0).sum())
+    classes = int(np.any([score.sizes > 0 for score in scores], axis=0).sum())
+    return f"{lone} of {classes} classes are in a single image" if lone > MOST_LONE_APART * classes else ""
 
 
 def _with_luck(apart: Difference, first: Estimate, second: Estimate) -> float:
@@ -251,13 +264,13 @@ def _mean(side: Sequence[Estimate]) -> Estimate:
 
 
 def _t(value: float, squared: float, degrees: float, n: int, *, seeds: bool, centre: float | None = None) -> Difference:
-    """Student's interval, extended to hold the value, and p."""
+    """Student's interval, around the value or another ``centre``, and p."""
     if not squared > 0:
         return Difference(value, math.nan, math.nan, 1.0 if value == 0 else math.nan, n, seeds)
     error, middle = math.sqrt(squared), value if centre is None else centre
     half = error * float(stdtrit(degrees, ENDS[1]))
     p = 2 * float(stdtr(degrees, -abs(middle) / error))
-    return Difference(value, min(value, middle - half), max(value, middle + half), p, n, seeds)
+    return Difference(value, middle - half, middle + half, p, n, seeds)
 
 
 def _over_units(value: float, both: Estimate) -> Difference:

@@ -162,7 +162,7 @@ def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
 
 @dataclass(frozen=True)
 class Interval:
-    """The 95 % interval of a score, from ``low`` to ``high``; both are nan where there is none, and ``why`` says why."""
+    """The 95 % interval of a score, from ``low`` to ``high``; both are nan where there is none: ``why`` says why."""
 
     low: float
     high: float
@@ -225,7 +225,7 @@ def explained_interval(records: Records, labelled: ArrayLike | None = None, *, e
     if len(records) < 2:
         return Interval(math.nan, math.nan, "one image")
     if weigh_alike(without.lone, without.sizes):
-        return _of_shares(records, without.value)
+        return _of_shares(records)
     return _of_miou(records, without, labelled)
 
 
@@ -244,14 +244,17 @@ def degrees_of_freedom(lone: NDArray[np.bool_], sizes: F64, n: int) -> float:
     return max(1.0, float(sizes.max()) - 1) if weigh_alike(lone, sizes) else n - 1.0
 
 
-def _of_shares(records: Records, value: float) -> Interval:
-    """Student's of units (n, K, 2) that all classes weigh alike, and of one more at either end, of the mean weight."""
+def _of_shares(records: Records) -> Interval:
+    """Student's of units (n, K, 2) that all classes weigh alike, and of one more at either end, of the mean weight.
+
+    It holds the score v: the two units move the middle by |2 v - 1| / (n + 2) and widen the interval by more.
+    """
     mean = records[..., 1].astype(np.float64).mean(0)
     ends = np.stack([np.stack([end * mean, mean], -1) for end in (0, 1)])
     added = jackknife(np.concatenate([records.astype(np.float64), ends]))
     error = math.sqrt(variance(added.parts, added.lone, added.sizes))
     half = error * float(stdtrit(degrees_of_freedom(added.lone, added.sizes, len(records) + 2), ENDS[1]))
-    return Interval(max(0.0, min(value, added.value - half)), min(1.0, max(value, added.value + half)))
+    return Interval(max(0.0, added.value - half), min(1.0, added.value + half))
 
 
 def _of_errors(values: F64) -> Interval:

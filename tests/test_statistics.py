@@ -338,3 +338,18 @@ def test_seeds_that_are_one_or_equal_or_none() -> None:
     for nothing in ([], [1.0, math.nan], [math.inf]):
         with pytest.raises(ValueError, match="no mean"):
             over_seeds(nothing)
+
+
+def test_a_miou_next_to_one_has_the_logit_of_the_last_that_has_one() -> None:
+    """Nearer than 1e-4 to 0 or 1 the centre is moved to there."""
+    rng = np.random.default_rng(0)
+    union = rng.integers(900_000, 1_100_000, (30, 3))
+    records = np.stack([union - rng.integers(0, 50, (30, 3)), union], -1)
+    found = jackknife(records)
+    error = math.sqrt(variance(found.parts, found.lone, found.sizes))
+    centre, t = 1 - 1e-4, stats.t.ppf(0.975, 29)
+    half = t * math.hypot(error, found.bias / 2) / (centre * (1 - centre))
+    low, high = interval(records)
+    assert 1 - found.value < 1e-4
+    assert low == pytest.approx(1 / (1 + math.exp(-(math.log(centre / (1 - centre)) - half))), abs=1e-9)
+    assert high == pytest.approx(found.value, abs=1e-12), "it holds the score"

@@ -56,7 +56,7 @@ def points(apart: Difference | None) -> str:
     if apart is None:
         return ""
     value, low, high = map(signed, (apart.value, apart.low, apart.high))
-    interval = "" if math.isnan(apart.low) else f" [{low}, {high}]"
+    interval = "" if math.isnan(apart.low) or apart.unsure else f" [{low}, {high}]"
     return value + interval + ("" if apart.paired else ", images fixed" if apart.seeds else ", unpaired")
 
 

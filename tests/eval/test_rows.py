@@ -63,7 +63,7 @@ def test_intervals_of_two_images_end_where_the_measure_does() -> None:
     assert (share.row.low, share.row.high) == (0.0, 100.0)
     assert 0 < error.row.low < 0.1
     assert error.row.high > 20
-    (angle,) = scored_rows(DEPTH, ("mean angle",), np.array([[10.0], [90.0]]))
+    (angle,) = scored_rows(DEPTH, ("RMSE angle",), np.array([[10.0], [90.0]]))
     assert angle.row.high == 180
 
 
