@@ -128,8 +128,8 @@ def miou_tables(samples: int, say: Callable[[str], None]) -> list[str]:
         "width of the difference",
     )  # fmt: skip
     return [
-        "The mIoU's interval: percent of samples that have one, of these percent in which it holds the population's, of "
-        "the sample's classes, its mean width and four standard deviations of the score. Two equal networks on the "
+        "The mIoU's interval: percent of samples that have one, of these percent in which it holds the population's, "
+        "of the sample's classes, its mean width and four standard deviations of the score. Two equal networks on the "
         "same images: percent of samples in which they differ, p < 0.05, before any correction. A *poor* network has "
         "30 % of every class right and takes the rest for any class.",
         "", *markdown_table(head, lines),

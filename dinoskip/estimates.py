@@ -55,8 +55,8 @@ LEAST_TO_CHOOSE = 30
 """With fewer units a block is fixed beforehand: halves of them choose by chance."""
 SPLITS = 50
 MOST_LONE_APART = 0.5
-"""Share of the classes that may lie in a single unit each where a difference of mIoU shows its interval: of 6 images and
-60 or 150 classes 70 % do, and it holds the difference in 87 to 89 % of samples."""
+"""Share of the classes that may lie in a single unit each where a difference of mIoU shows its interval. Of 6 images
+and 60 or 150 classes 70 % do, and it holds the difference in 87 to 89 % of samples."""
 OVER_SEEDS = "over seeds"
 ONE_EACH = "one training each"
 _EXACT = 12  # units up to which all signs are gone through
@@ -152,9 +152,9 @@ class Difference:
 
     Over ``n`` units (0: they are taken as fixed); ``seeds`` says whether those of training are random, too, ``why``
     for want of what there is no p. ``kind`` is :data:`OVER_SEEDS`, :data:`ONE_EACH` (the two are trainings of two
-    networks), or nothing where it is the gain of one training or undecided. Of one training each ``with_luck`` is the p
-    that a verdict needs, and is nan else. ``unsure`` says why the interval is not to be shown, if it is not: it may hold
-    the difference less often than in 93 % of samples.
+    networks), or nothing where it is the gain of one training or undecided. Of one training each ``with_luck`` is the
+    p that a verdict needs, and is nan else. ``unsure`` says why the interval is not to be shown, if so: it may hold the
+    difference in fewer than 93 % of samples.
     """
 
     value: float

@@ -28,18 +28,18 @@ PAIR = ("CorLoc", "PCK")
     ],
 )
 def test_pages_of_equal_networks_have_no_verdict(made: Made) -> None:
-    """5 % of 40 pages are 2; more than 7 has a chance of 0.1 %. Of one training each 58 % of pages had a verdict."""
-    found = rates(made, 40)
-    assert found.pages <= 100 * 7 / 40
+    """5 % of 20 pages are 1; more than 4 has a chance of 0.3 %. Of one training each 58 % of pages had a verdict."""
+    found = rates(made, 20)
+    assert found.pages <= 100 * 4 / 20
     assert made.seeds == 1 or found.coverage >= 92
 
 
 @pytest.mark.parametrize(("classes", "units"), [(21, 12), (150, 6)])
 def test_pages_of_few_images_and_many_classes_have_no_verdict(classes: int, units: int) -> None:
     """33 % of pages of 12 images and 21 classes had one, 97 % of those of 150 classes, without any luck of training."""
-    found = rates(Made(units, 1, 0.0, lines=8, kinds=(f"mIoU {classes}",)), 30)
-    assert found.pages <= 100 * 6 / 30
-    assert found.coverage >= 92
+    found = rates(Made(units, 1, 0.0, lines=8, kinds=(f"mIoU {classes}",)), 20)
+    assert found.pages <= 100 * 4 / 20
+    assert found.coverage >= 90 if classes == 21 else found.without > 80
 
 
 def test_a_gap_from_before_training_is_no_verdict_and_one_that_was_learnt_is() -> None:
@@ -58,15 +58,15 @@ def test_claims_of_equal_networks_are_undecided() -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_unit_of_luck_is_a_standard_error_of_a_difference(kind: str) -> None:
-    """Scores of networks on different images differ by it: within a fifth, of 100 pairs and 12 images."""
+    """The deviation of 150 scores of 12 images, within a quarter of what the calibration found."""
     rng, shift = np.random.default_rng(3), unit(kind, 12)
     values = []
-    for _ in range(200):
+    for _ in range(150):
         shown = images(kind, 12, rng)
         merit = (shown.hard + rng.standard_normal(12)) / math.sqrt(2)
         values.append(row_of(kind, shown, merit, rng, blank(kind, 12)).row.value)
     slope = (expected(kind, 0.25) - expected(kind, -0.25)) / 0.5
-    assert abs(slope) * shift == pytest.approx(math.sqrt(2) * np.std(values), rel=0.2)
+    assert abs(slope) * shift == pytest.approx(math.sqrt(2) * np.std(values), rel=0.25)
 
 
 @pytest.mark.parametrize(("kind", "shift"), [("CorLoc", -1.645), ("delta1", 0.0), ("RMSE", 0.0), ("J&F", 1.5)])
