@@ -1,13 +1,18 @@
 """How often a report is wrong, and how often it finds a difference: made-up studies through the code that writes pages.
 
-    python -m benchmarks.decisions --table docs/report.md       # about 10 minutes on one core
+    python -m benchmarks.decisions --table docs/report.md       # about 20 minutes on one core
     python -m benchmarks.decisions --pages 40 --samples 40      # quicker and coarser
 
-A made-up study has five networks on some measures, of n units and some seeds of training. Rows and records go through
+A made-up study has networks on measures of every kind that rows have (:mod:`benchmarks.made_up`), of n units and some
+seeds of training. Rows are made by the functions that evaluations make them with, and go through
 :func:`visualize.report.answer.answers`, which the report prints, or :func:`visualize.paper.claims.claims`. **Equal**
-networks have the same expected score: a page that calls any of them better or worse is a false positive. **Different**:
-one network is better by a number of standard errors. Intervals are held against what they are of: a difference's
-expected value, and for the mIoU (:mod:`benchmarks.miou_intervals`) that of a population of images.
+networks have the same expected score over trainings: a page that calls any of them better or worse, or of one training
+each higher or lower, is a false positive. Every training has its luck, a shift of its expected score; of one training
+each, too, which says nothing of how large the luck is. **Different**: one network is better by a number of standard
+errors.
+
+Intervals are held against what they are of: a difference's expected value, over trainings where there are several, and
+that of the two trainings where there is one each (their luck is then 0); and for a score, that of all images there are.
 """
 
 from __future__ import annotations
@@ -17,21 +22,20 @@ import math
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit
 
+from benchmarks.made_up import KINDS, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import miou_tables
 from benchmarks.pages import markdown_table
 from dinoskip.environment import describe
+from dinoskip.estimates import least_gap
 from dinoskip.files import write_text
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from dinoskip.statistics import Records, interval, score
 from visualize.comparison import Scores
 from visualize.paper.claims import Comparison, claims
 from visualize.paper.compare import ComparedStudy
@@ -39,21 +43,21 @@ from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import AnswerLine, answers
 from visualize.rows import StudyVariant
 
-F64 = NDArray[np.float64]
 UNITS = (6, 12, 60, 216, 1449)
-SEEDS = (1, 2, 3, 5, 10)
+SEEDS = (1, 2, 3, 5)
 BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
 
 
 @dataclass(frozen=True)
 class Made:
-    """A made-up study: ``lines`` comparisons of hits and of scores in turn, each network with some seeds.
+    """A made-up study: ``lines`` comparisons with a network with skips, each network with some seeds.
 
-    ``spread`` is the standard deviation over seeds in standard errors over units, ``ratio`` how much larger that of
-    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``common``
-    is the share of a network's variance over units that its seeds have in common; ``blocks`` equally good ones, of
-    which one is chosen; ``gained`` is what training adds to all, None if the start is not known; without ``recorded``
-    there are intervals and no records.
+    The measures are of ``kinds`` in turn, each with ``networks`` - 1 lines. ``spread`` is the standard deviation of the
+    luck of training and ``gap`` how much the networks without skips are better, in standard errors of the difference of
+    two scores of different units; ``ratio`` is how much larger the luck of the networks without skips is; ``common``
+    the share of a network's variance over units that its seeds have in common; ``blocks`` equally good ones, of which
+    one is chosen; ``gained`` what training adds to all, None if the start is not known; without ``recorded`` there are
+    intervals and no records.
     """
 
     units: int
@@ -66,49 +70,50 @@ class Made:
     common: float = 0.5
     gained: float | None = None
     recorded: bool = True
-
-
-def made_records(design: Made, kind: str, shift: float, shared: F64, network: F64, rng: np.random.Generator) -> Records:
-    """Records of a network: half of what a unit scores all networks share, ``network`` its seeds."""
-    every = math.sqrt(design.common) * network + math.sqrt(1 - design.common) * rng.standard_normal(design.units)
-    merit = (shared + every) / math.sqrt(2) + shift * math.sqrt(2 / design.units)
-    return (merit > 0).astype(np.uint8) if kind == "CorLoc" else expit(merit)
+    kinds: tuple[str, ...] = tuple(KINDS)
+    networks: int = 2
 
 
 def study(design: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Scores]:
-    """Rows and records of a study: a network with skips and others without, on as many measures as there are lines."""
-    networks = 5 if design.lines % 4 == 0 else 2
-    measures = design.lines // (networks - 1)
+    """Rows and records of a study: a network with skips and others without, on as many measures as are needed."""
     ids = tuple(f"{unit:06}" for unit in range(design.units))
     rows: dict[str, list[EvalResult]] = {}
     records: dict[EvalResult, ImageRecords] = {}
+    for measure in range(design.lines // (design.networks - 1)):
+        kind = design.kinds[measure % len(design.kinds)]
+        for row, values in measured(design, kind, f"set{measure}", rng):
+            rows.setdefault(row.model, []).append(row)
+            if design.recorded and values is not None:
+                records[row] = ImageRecords(ids, values)
     variants = []
-    for measure in range(measures):
-        kind, task = (("CorLoc", "tokencut"), ("PCK@0.1 per image", "correspond"))[measure % 2]
-        shared = rng.standard_normal(design.units)
-        for network in range(networks):
-            runs = rng.standard_normal((design.blocks, design.units))
-            for seed in range(design.seeds):
-                deviation = design.spread * (design.ratio if network else 1.0) if design.seeds > 1 else 0.0
-                luck = deviation * rng.standard_normal() + (design.gap if network else 0.0)
-                for epoch in (0, 1) if design.gained is not None else (1,):
-                    shift = luck - (0.0 if epoch else design.gained or 0.0)
-                    for block in range(1, design.blocks + 1):
-                        name = f"{network}-s{seed}"
-                        values = made_records(design, kind, shift, shared, runs[block - 1], rng)
-                        low, high = (100 * end for end in interval(values))
-                        row = EvalResult(
-                            kind, 100 * score(values), task, str(block), f"set{measure}", "val", design.units,
-                            model=name, epoch=epoch, low=low, high=high,
-                        )  # fmt: skip
-                        rows.setdefault(name, []).append(row)
-                        if design.recorded:
-                            records[row] = ImageRecords(ids, values)
-    for name, runs in rows.items():
-        family = name.partition("-")[0]
-        role = SKIP if family == "0" else INITIALISED
-        variants.append(StudyVariant(name, role, "soap", 12, runs, family=family, seed=int(name.partition("-s")[2])))
+    for name, of_network in rows.items():
+        family, _, seed = name.partition("-s")
+        role = INITIALISED if int(family) else SKIP
+        variants.append(StudyVariant(name, role, "soap", 12, of_network, family=family, seed=int(seed)))
     return variants, Scores(rows, records)
+
+
+def measured(design: Made, kind: str, dataset: str, rng: np.random.Generator) -> list[tuple[EvalResult, object]]:
+    """Rows of one measure with their records, None without: of every network, seed, epoch and block.
+
+    Half of what a unit scores all networks share, a part of the rest the seeds of a network.
+    """
+    shown, step = images(kind, design.units, rng), unit(kind, design.units)
+    made = []
+    for network in range(design.networks):
+        of_network = rng.standard_normal((design.blocks, design.units))
+        for seed in range(design.seeds):
+            luck = design.spread * (design.ratio if network else 1.0) * rng.standard_normal()
+            for epoch in (0, 1) if design.gained is not None else (1,):
+                shift = luck + (design.gap if network else 0.0) - (0.0 if epoch else design.gained or 0.0)
+                for block in range(design.blocks):
+                    alone = rng.standard_normal(design.units)
+                    own = math.sqrt(design.common) * of_network[block] + math.sqrt(1 - design.common) * alone
+                    about = {"block": str(block + 1), "dataset": dataset, "epoch": epoch, "model": f"{network}-s{seed}"}
+                    like = replace(blank(kind, design.units), **about)
+                    found = row_of(kind, shown, (shown.hard + own) / math.sqrt(2) + shift * step, rng, like)
+                    made.append((found.row, found.values))
+    return made
 
 
 def page(design: Made, rng: np.random.Generator) -> list[AnswerLine]:
@@ -125,87 +130,138 @@ def claimed(design: Made, rng: np.random.Generator) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares, in percent, of pages with a verdict, of lines with a verdict, and of intervals that hold the truth."""
+    """Shares, in percent, of pages with a verdict, of lines with one, of the differences' intervals that hold 0, and of
+    lines without an interval."""
 
     pages: float
     lines: float
     coverage: float
+    without: float
 
 
 def rates(design: Made, pages: int, seed: int = 0) -> Rates:
-    """Write ``pages`` studies; coverage is that of no difference, nan where networks differ."""
+    """Write ``pages`` studies. Coverage is nan where networks differ, and of one seed each where there is luck."""
     rng = np.random.default_rng([seed, design.units, design.seeds, design.blocks])
     lines = [page(design, rng) for _ in range(pages)]
-    every = [line for page_lines in lines for line in page_lines]
-    inside = [
-        line.difference.low <= 0 <= line.difference.high
-        for line in every
-        if line.difference is not None and not math.isnan(line.difference.low)
-    ]
+    apart = [line.difference for of_page in lines for line in of_page]
+    given = [found for found in apart if found is not None and not math.isnan(found.low) and not found.unsure]
+    known = given and not design.gap and (design.seeds > 1 or not design.spread)
     return Rates(
-        100 * float(np.mean([any(line.sign for line in page_lines) for page_lines in lines])),
-        100 * float(np.mean([line.sign != 0 for line in every])),
-        100 * float(np.mean(inside)) if inside and not design.gap else math.nan,
+        100 * float(np.mean([any(line.sign for line in of_page) for of_page in lines])),
+        100 * float(np.mean([line.sign != 0 for of_page in lines for line in of_page])),
+        100 * float(np.mean([found.low <= 0 <= found.high for found in given])) if known else math.nan,
+        100 * (1 - len(given) / len(apart)),
     )
 
 
-CASES: Sequence[tuple[str, Made]] = (
-    ("24 lines, 60 units, one seed", Made(60)),
-    ("24 lines, 60 units, 2 seeds", Made(60, 2)),
-    ("24 lines, 60 units, 3 seeds", Made(60, 3)),
-    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, common=0.9)),
-    ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0)),
-    ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0)),
-    ("best of 4 equal blocks, 60 units", Made(60, blocks=4, lines=8)),
-    ("best of 4 equal blocks, 60 units, 3 seeds", Made(60, 3, blocks=4, lines=8)),
-    ("1 unit, one seed", Made(1, lines=8)),
-    ("3 units, one seed", Made(3, lines=8)),
-    ("intervals without records, 60 units, one seed", Made(60, lines=8, recorded=False)),
-    ("without records, 60 units, 3 seeds", Made(60, 3, lines=8, recorded=False)),
-    ("a gap that was there before training, nothing gained", Made(216, 3, 0.1, gap=9.0, gained=0.0, lines=8)),
-)
 _LINES = 8
+_PAIR = ("CorLoc", "PCK")
+CASES: Sequence[tuple[str, Made]] = (
+    *((f"24 lines of mIoU, {classes} classes, {units} units, {seeds}",
+       Made(units, int(seeds[0]), kinds=(f"mIoU {classes}",)))
+      for classes in (21, 150) for units in (6, 12) for seeds in ("1 seed", "3 seeds")),
+    *((f"8 lines of {kind}, {units} units, {seeds}", Made(units, int(seeds[0]), kinds=(kind,), lines=_LINES))
+      for kind in ("J&F", "AP", "delta1", "RMSE") for units in (12, 30) for seeds in ("1 seed", "3 seeds")),
+    ("24 lines, 60 units, 1 seed", Made(60)),
+    ("24 lines, 60 units, 3 seeds", Made(60, 3)),
+    ("four networks against one, 60 units, 1 seed", Made(60, kinds=_PAIR, lines=_LINES, networks=5)),
+    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, common=0.9, kinds=_PAIR, networks=5)),
+    ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0, kinds=_PAIR, networks=5)),
+    ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0, kinds=_PAIR, networks=5)),
+    ("best of 4 equal blocks, 60 units, 1 seed", Made(60, blocks=4, lines=_LINES, kinds=_PAIR)),
+    ("best of 4 equal blocks, 60 units, 3 seeds", Made(60, 3, blocks=4, lines=_LINES, kinds=_PAIR)),
+    ("3 units, 1 seed", Made(3, lines=_LINES)),
+    ("intervals without records, 60 units, 1 seed", Made(60, lines=_LINES, recorded=False)),
+    ("intervals without records, 60 units, 3 seeds", Made(60, 3, lines=_LINES, recorded=False)),
+    ("a gap that was there before training, nothing gained",
+     Made(216, 3, 0.1, gap=9.0, gained=0.0, lines=_LINES, kinds=_PAIR)),
+)  # fmt: skip
 
 
 def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[str]:
     """The tables of docs/report.md; ``pages`` studies and ``samples`` of images each."""
     head = ("units", *(f"{seeds} seed{'s' if seeds > 1 else ''}" for seeds in SEEDS))
-    equal, different, every = [], [], []
+    equal, different = [], []
     for units in UNITS:
         cells: tuple[list[str], list[str]] = ([], [])
+        count = pages if units < 1000 else max(10, pages // 3)
         for seeds in SEEDS:
-            count = max(pages // 6, pages * 216 * 3 // (max(216, units) * seeds))
             none = rates(Made(units, seeds, lines=_LINES), count)
-            different_networks = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
+            still = none if seeds > 1 else rates(Made(units, seeds, 0.0, lines=_LINES), count)
+            gap = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 10))
             error = math.sqrt(none.pages * (100 - none.pages) / count)
-            cells[0].append(f"{none.pages:.1f} ± {error:.1f}, {none.coverage:.0f}")
-            cells[1].append(f"{different_networks.lines:.0f}")
-            every.append((none.pages, count))
-            say(f"{units} units, {seeds} seeds: {none} of {count} pages; different {different_networks}")
+            cells[0].append(f"{none.pages:.1f} ± {error:.1f}, {still.coverage:.0f}, {none.without:.0f}")
+            cells[1].append(f"{gap.lines:.0f}")
+            say(f"{units} units, {seeds} seeds: {none} of {count} pages; without luck {still}; different {gap}")
         equal.append([str(units), *cells[0]])
         different.append([str(units), *cells[1]])
-    total = sum(count for _, count in every)
-    whole = sum(share * count for share, count in every) / total
-    special = []
+    return [
+        f"Equal networks, the luck of a training one standard error: percent of pages of {_LINES} lines, of a kind "
+        f"each ({', '.join(KINDS)}), with a verdict, ± its standard error; percent of the differences' intervals that "
+        "hold the difference (with one seed that of the two trainings); percent of lines without an interval.",
+        "", *markdown_table(head, equal),
+        "One network better by 5 standard errors of a difference, the luck of a training a third of one: percent of "
+        "lines with a verdict.",
+        "", *markdown_table(head, different),
+        *power_table(), *special_table(pages // 3, say), *score_table(samples, say), *miou_tables(samples, say),
+    ]  # fmt: skip
+
+
+def power_table() -> list[str]:
+    """The smallest gaps that are likely to be decided (:func:`dinoskip.estimates.least_gap`)."""
+    lines = [[str(count), *(f"{least_gap(seeds, count):.1f}" for seeds in (2, 3, 4, 5, 10))] for count in (1, 8, 24)]
+    head = ("comparisons of the page", *(f"{seeds} seeds" for seeds in (2, 3, 4, 5, 10)))
+    text = "The gap that is decided with a probability of 80 %, in standard deviations over seeds, of many images:"
+    return [text, "", *markdown_table(head, lines)]
+
+
+def special_table(pages: int, say: Callable[[str], None]) -> list[str]:
+    """Pages of equal networks with a verdict, by kind of study."""
+    lines = []
     for name, design in CASES:
-        special.append([name, f"{rates(design, pages // 3).pages:.1f}"])
-        say(": ".join(special[-1]))
+        lines.append([name, f"{rates(design, pages).pages:.1f}"])
+        say(": ".join(lines[-1]))
     rng = np.random.default_rng(0)
     for seeds in (1, 3):
-        judged = [claimed(Made(60, seeds, lines=_LINES), rng) for _ in range(pages // 3)]
+        design = Made(60, seeds, lines=_LINES, kinds=_PAIR, networks=5)
+        judged = [claimed(design, rng) for _ in range(pages)]
         wrong = 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in judged]))
-        special.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
-        say(": ".join(special[-1]))
-    return [
-        f"Equal networks: percent of pages of {_LINES} lines with a verdict, ± its standard error (over all {total} "
-        f"pages {whole:.1f}), and percent of the differences' intervals that hold 0.",
-        "", *markdown_table(head, equal),
-        "One network better by 5 standard errors of a difference over units, seeds varying by a third of one: percent "
-        "of lines with a verdict.",
-        "", *markdown_table(head, different),
-        "Percent of pages of equal networks with a verdict:", "", *markdown_table(("study", "pages"), special),
-        *miou_tables(samples, say),
-    ]  # fmt: skip
+        lines.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
+        say(": ".join(lines[-1]))
+    return ["Percent of pages of equal networks with a verdict:", "", *markdown_table(("study", "pages"), lines)]
+
+
+SCORED: Sequence[tuple[str, str, float]] = (
+    ("CorLoc 50 %", "CorLoc", 0.0), ("CorLoc 5 %", "CorLoc", -1.645), ("CorLoc 98 %", "CorLoc", 2.054),
+    ("PCK", "PCK", 0.0), ("delta1, 8 % of the images fail", "delta1", 0.0), ("delta1, 2 % fail", "delta1", 0.649),
+    ("RMSE, lognormal", "RMSE", 0.0), ("J&F", "J&F", 0.0), ("J&F, high", "J&F", 1.5),
+)  # fmt: skip
+"""Name, kind, and shift of the merit, of scores whose intervals are held against all images."""
+
+
+def score_coverage(kind: str, shift: float, units: int, samples: int) -> tuple[float, float]:
+    """Percent of samples of ``units`` with an interval of the score, and of these that hold the score of all images."""
+    rng, truth, held = np.random.default_rng([units, 7]), expected(kind, shift), []
+    for _ in range(samples):
+        shown = images(kind, units, rng)
+        merit = (shown.hard + rng.standard_normal(units)) / math.sqrt(2) + shift
+        row = row_of(kind, shown, merit, rng, blank(kind, units)).row
+        if row.low is not None and row.high is not None and not math.isnan(row.low):
+            held.append(row.low <= truth <= row.high)
+    return 100 * len(held) / samples, 100 * float(np.mean(held)) if held else math.nan
+
+
+def score_table(samples: int, say: Callable[[str], None]) -> list[str]:
+    """Coverage of rows' intervals."""
+    lines = []
+    for name, kind, shift in SCORED:
+        found = [score_coverage(kind, shift, units, samples) for units in UNITS]
+        lines.append([name, *(f"{held:.0f}" + ("" if given == 100 else f" of {given:.0f}") for given, held in found)])
+        say(": ".join(lines[-1]))
+    text = (
+        "A score's interval: percent of samples in which it holds the score of all images (of percent that have one)."
+    )
+    return [text, "", *markdown_table(("score", *(f"{units} units" for units in UNITS)), lines)]
 
 
 def write_tables(path: Path, lines: Sequence[str], about: str) -> None:
@@ -219,7 +275,7 @@ def main() -> int:
     """Measure the rates and write them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decisions")
     parser.add_argument(
-        "--pages", type=int, default=900, help="made-up studies of 216 units with three seeds (default: 900)"
+        "--pages", type=int, default=300, help="made-up studies of a size and number of seeds (default: 300)"
     )
     parser.add_argument("--samples", type=int, default=400, help="samples of images for the mIoU (default: 400)")
     parser.add_argument("--table", type=Path, help="the page whose tables are written")

@@ -53,10 +53,13 @@ class RecordedRow:
     values: NDArray[Any] | None = None
 
 
-def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int32]:
-    """Return (n, K, 2), intersection and union, of areas (n, 3, K): pixels right, predicted and labelled."""
+def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return (n, K, 2), intersection and union, of areas (n, 3, K): pixels right, predicted and labelled.
+
+    Of 64 bits, for a class may have more than 2^31 of an image's pixels; the file has the smallest type that holds all.
+    """
     right, predicted, labelled = (areas[:, i].astype(np.int64) for i in range(3))
-    return np.stack([right, predicted + labelled - right], -1).astype(np.int32)
+    return np.stack([right, predicted + labelled - right], -1)
 
 
 def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[Any]]) -> None:

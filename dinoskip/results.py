@@ -18,7 +18,7 @@ _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 _OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate")
-_WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out")  # not in rows.json where they do not
+_WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class EvalResult:
 
     ``value`` is in percent for mIoU, accuracy and CorLoc (0..100). ``note`` marks what must not be mistaken,
     such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval, in the unit of ``value``:
-    Wilson's for shares (CorLoc, accuracy), by the jackknife for mIoU (:func:`dinoskip.statistics.interval`); None
-    where there is none. ``deviation`` is the standard deviation of a mean over several seeds (n - 1 in the
+    of images like these (:func:`dinoskip.statistics.explained_interval`), of a classifier's accuracy Wilson's; None
+    where there is none: ``no_interval`` then says why, if that is not plain (too few images for so many classes).
+    ``deviation`` is the standard deviation of a mean over several seeds (n - 1 in the
     denominator), in the same unit; None for a single fit.
 
     ``heldout`` is what a probe's head scores on the training images that were held out, in percent, so that a block can
@@ -68,6 +69,7 @@ class EvalResult:
     complete: float | None = None
     degenerate: float | None = None
     left_out: int | None = None
+    no_interval: str = ""
 
     @property
     def is_baseline(self) -> bool:
@@ -91,9 +93,9 @@ class EvalResult:
 
     @property
     def interval(self) -> str:
-        """``"40.1-43.9"``, or nothing where there is no interval."""
+        """``"40.1-43.9"``, or why there is no interval, if that is said."""
         if self.low is None or self.high is None:
-            return ""
+            return self.no_interval
         return f"{self.low:{self.digits}}-{self.high:{self.digits}}"
 
     @property
@@ -109,8 +111,9 @@ class EvalResult:
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
         entry = asdict(self)
-        for name in ("value", "low", "high", "deviation", *_WHERE_THEY_APPLY):
-            entry[name] = entry[name] if entry[name] is not None and math.isfinite(entry[name]) else None
+        for name, value in entry.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                entry[name] = None
         return entry
 
     def baseline(self, name: str, value: float, low: float | None = None, high: float | None = None) -> EvalResult:
@@ -120,7 +123,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, **dict.fromkeys(_OF_A_NETWORK)}
+        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict.fromkeys(_OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
@@ -132,7 +135,7 @@ class EvalResult:
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
     """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null."""
     entries = [row.plain() for row in rows]
-    kept = [{k: v for k, v in entry.items() if v is not None or k not in _WHERE_THEY_APPLY} for entry in entries]
+    kept = [{k: v for k, v in entry.items() if v not in {None, ""} or k not in _WHERE_THEY_APPLY} for entry in entries]
     write_json(path, kept)
 
 

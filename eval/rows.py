@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.console import log
 from dinoskip.records import RecordedRow, areas_record
 from dinoskip.results import EvalResult, best_by_heldout
-from dinoskip.statistics import interval, score, wilson
+from dinoskip.statistics import Interval, clopper_pearson, explained_interval, interval, score
 from dinoskip.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
 
@@ -55,7 +55,8 @@ def row_like(given: TaskInputs, task: str, metric: str = "", **fields: Any) -> E
 
 def baseline_rows(name: str, rows: Iterable[RecordedRow]) -> list[RecordedRow]:
     """Rows, and their records, as those of the rule ``name`` (:meth:`EvalResult.baseline`)."""
-    return [replace(rec, row=rec.row.baseline(name, rec.row.value, rec.row.low, rec.row.high)) for rec in rows]
+    of_rule = [(rec, rec.row.baseline(name, rec.row.value, rec.row.low, rec.row.high)) for rec in rows]
+    return [replace(rec, row=replace(row, no_interval=rec.row.no_interval)) for rec, row in of_rule]
 
 
 def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
@@ -78,25 +79,26 @@ def percent_row(
 
 
 def hits_row(template: EvalResult, hits: ArrayLike) -> RecordedRow:
-    """Return ``template`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
+    """Return ``template`` with the share of hits, bool (n,), as its value in percent, and their exact interval."""
     flags = np.asarray(hits, dtype=bool)
-    value, ends = flags.mean() if flags.size else float("nan"), wilson(int(flags.sum()), flags.size)
+    value, ends = flags.mean() if flags.size else float("nan"), clopper_pearson(int(flags.sum()), flags.size)
     return percent_row(template, template.metric, value, ends, flags.astype(np.uint8))
 
 
-def miou_interval(areas: NDArray[np.integer]) -> tuple[float, float]:
-    """Return the interval (0..1) of the mIoU over a data set; nan if it has fewer than 2 images or no pixel.
+def miou_interval(areas: NDArray[np.integer]) -> Interval:
+    """Return the interval (0..1) of the mIoU over a data set, of areas (n, 3, K); nan, and why, where there is none.
 
-    The mIoU is of the classes of the reported set (:func:`dinoskip.statistics.interval`); its ``areas`` are (n, 3, K).
+    The mIoU is of the classes of the reported set (:func:`dinoskip.statistics.explained_interval`).
     """
-    right, predicted, labelled = (areas[:, i].astype(np.int64) for i in range(3))
-    return interval(np.stack([right, predicted + labelled - right], -1), labelled.sum(0))
+    return explained_interval(areas_record(areas), areas[:, 2].sum(0, dtype=np.int64))
 
 
 def miou_row(template: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
-    """Return ``template`` with the mIoU in percent and its interval, of areas (n, 3, K)."""
+    """Return ``template`` with the mIoU in percent and its interval, or why there is none, of areas (n, 3, K)."""
     miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
-    return percent_row(template, template.metric, miou, miou_interval(areas), areas_record(areas))
+    found = miou_interval(areas)
+    row = replace(template, no_interval=found.why)
+    return percent_row(row, template.metric, miou, found.ends, areas_record(areas))
 
 
 def segmentation_rows(template: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
@@ -111,17 +113,18 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
     """Return ``template`` once for each measure of ``names``, with its mean over images, interval and records.
 
     ``scores`` (n, M), NaN where an image has none, are in the measure's own unit for errors
-    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals end where
-    the measure does (:func:`dinoskip.tasks.range_of`).
+    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals of errors are on the log
+    scale and end where the measure does (:func:`dinoskip.tasks.range_of`).
     """
-    scaled = scores * np.array([1.0 if is_error(name) else 100.0 for name in names])
     rows = []
-    for name, values in zip(names, scaled.T, strict=True):
-        there = np.isfinite(values)
-        low, high = map(float, np.clip(interval(values), *range_of(name)))  # Student's, of few images beyond it
-        mean = float(np.nanmean(values)) if there.any() else float("nan")
-        row = replace(template, metric=name, value=mean, low=low, high=high, n=int(there.sum()))
-        rows.append(RecordedRow(row, values / 100))
+    for name, values in zip(names, scores.T, strict=True):
+        there, errors = np.isfinite(values), is_error(name)
+        scale = 1.0 if errors else 100.0
+        found = explained_interval(values, errors=errors)
+        low, high = map(float, np.clip(scale * np.array(found.ends), *range_of(name)))
+        mean = float(np.nanmean(scale * values)) if there.any() else float("nan")
+        about = {"value": mean, "low": low, "high": high, "n": int(there.sum()), "no_interval": found.why}
+        rows.append(RecordedRow(replace(template, metric=name, **about), scale * values / 100))
     return rows
 
 
@@ -175,4 +178,4 @@ def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
     """
     values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
     mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
-    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None)
+    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None, no_interval="")

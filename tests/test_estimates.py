@@ -13,6 +13,8 @@ from scipy import stats
 
 from dinoskip.estimates import (
     LEAST_TO_CHOOSE,
+    ONE_EACH,
+    OVER_SEEDS,
     Difference,
     Estimate,
     Judgement,
@@ -23,6 +25,7 @@ from dinoskip.estimates import (
     gain_of,
     judged,
     known,
+    least_gap,
 )
 from dinoskip.statistics import mcnemar, score
 
@@ -39,7 +42,9 @@ def test_many_scores_are_compared_by_the_paired_t_test() -> None:
     assert (found.value, found.p) == (pytest.approx((a - b).mean()), pytest.approx(wanted.pvalue))
     assert (found.low, found.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
     assert found.n == 40
-    assert difference([estimate(a) - estimate(b)]) == found
+    gain = difference([estimate(a) - estimate(b)])
+    assert (gain.value, gain.low, gain.high, gain.p, gain.kind) == (found.value, found.low, found.high, found.p, "")
+    assert found.kind == "one training each"
 
 
 def test_few_scores_are_compared_by_all_signs() -> None:
@@ -174,7 +179,7 @@ def test_a_verdict_needs_the_difference_and_the_gain_of_the_higher() -> None:
     base = rng.random(200)
 
     def of(shift: float) -> list[Estimate]:
-        return [estimate(base + shift + 0.02 * rng.standard_normal(200))]
+        return [estimate(base + shift + 0.02 * rng.standard_normal(200)) for _ in range(4)]
 
     ours, theirs, ours_before, theirs_before = of(0.25), of(0.2), of(0.25), of(0.1)
     assert decided([judged(ours, theirs)])[0][0] == 1
@@ -280,3 +285,159 @@ def test_all_signs_are_gone_through() -> None:
     found = difference([estimate(values)], [estimate(np.zeros(6))])
     sums = [abs(np.dot(signs, values)) for signs in itertools.product((1, -1), repeat=6)]
     assert found.p == pytest.approx(np.mean(np.array(sums) >= values.sum() - 1e-12)) == 2 / 64
+
+
+def of_areas(seed: int, n: int, classes: int, frequency: float = 0.3) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    union = rng.integers(5, 50, (n, classes)) * (rng.random((n, classes)) < frequency)
+    return np.stack([(union * rng.random((n, classes))).astype(np.int64), union], -1)
+
+
+@pytest.mark.parametrize("n", [6, 12, 40])
+def test_areas_are_compared_by_students_t_of_the_jackknife_however_few_images(n: int) -> None:
+    """A class in one image has part 0: all signs gave its share to every image."""
+    first, second = of_areas(0, n, 21), of_areas(1, n, 21)
+    found, apart = difference([estimate(first)], [estimate(second)]), estimate(first) - estimate(second)
+    assert n > 12 or apart.lone.any()
+    t = abs(found.value) / apart.standard_error
+    assert found.p == pytest.approx(2 * stats.t.sf(t, n - 1))
+    half = stats.t.ppf(0.975, n - 1) * apart.standard_error
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
+
+
+def test_videos_with_most_of_the_objects_leave_few_degrees_of_freedom() -> None:
+    counts = np.array([9, 1, 1, 1, 2, 1, 7, 1, 1, 1])
+    rng = np.random.default_rng(0)
+    first, second = (np.stack([counts * rng.random(10), counts], -1)[:, None] for _ in range(2))
+    apart, found = estimate(first) - estimate(second), difference([estimate(first)], [estimate(second)])
+    degrees = counts.sum() ** 2 / np.square(counts).sum() - 1
+    assert degrees < 4
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(found.value) / apart.standard_error, degrees))
+    several = difference(*([estimate(side)] * 6 for side in (first, second)))
+    assert several.p >= found.p - 1e-12, "nor do seeds that are alike help"
+
+
+def test_the_interval_of_classes_that_are_mostly_in_single_images_is_not_shown() -> None:
+    for frequency, unsure in ((0.05, True), (0.6, False)):
+        sides = [estimate(of_areas(seed, 8, 40, frequency)) for seed in (0, 1)]
+        apart = sides[0] - sides[1]
+        found = difference(sides[:1], sides[1:])
+        lone, classes = apart.lone.sum(), (apart.sizes > 0).sum()
+        assert (lone > 0.5 * classes) is np.bool_(unsure)
+        assert found.unsure == (f"{lone} of {classes} classes are in a single image" if unsure else "")
+        assert found.low < found.value < found.high, "it is there for who asks"
+    assert difference([known(0.5, 0.1)], [known(0.4, 0.1)]).unsure == ""
+
+
+def test_of_equal_areas_nothing_differs() -> None:
+    same = estimate(of_areas(0, 8, 21))
+    found = difference([same], [same])
+    assert (found.value, found.p) == (0, 1)
+    assert math.isnan(found.low)
+
+
+def test_a_verdict_on_one_training_each_takes_luck_to_be_as_large_as_the_units_error() -> None:
+    """The variance of an unpaired difference on either side, beside that of the paired one."""
+    rng = np.random.default_rng(2)
+    base = rng.random(80)
+    a, b = (base + 0.2 * rng.standard_normal(80) + shift for shift in (0.05, 0.0))
+    found = difference([estimate(a)], [estimate(b)])
+    assert (found.kind, found.seeds) == (ONE_EACH, False)
+    squared = stats.sem(a - b) ** 2 + 2 * (stats.sem(a) ** 2 + stats.sem(b) ** 2)
+    assert found.with_luck == pytest.approx(2 * stats.t.sf(abs(found.value) / math.sqrt(squared), 79))
+    assert found.within_luck is (found.p < 0.05 <= found.with_luck)
+    assert Judgement(found).p == found.of_networks == found.with_luck > found.p
+    several = difference([estimate(a), estimate(a + 0.01)], [estimate(b), estimate(b + 0.01)])
+    assert (several.kind, several.seeds, several.of_networks) == (OVER_SEEDS, True, several.p)
+    assert math.isnan(several.with_luck)
+    assert not several.within_luck
+
+
+def test_two_seeds_of_one_network_are_rarely_called_different_where_luck_is_one_standard_error() -> None:
+    """By units alone they were in every third pair. 5 % of 300 are 15; more than 27 has a chance of 0.2 %."""
+    rng, wrong, by_units = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        shared = rng.standard_normal(60)
+        scores = [(shared + rng.standard_normal(60)) / 2 + rng.standard_normal() / math.sqrt(60) for _ in range(2)]
+        found = difference(*([estimate(own)] for own in scores))
+        wrong, by_units = wrong + (found.with_luck < 0.05), by_units + (found.p < 0.05)
+    assert wrong <= 27 < 60 < by_units
+
+
+@pytest.mark.parametrize(("units", "none"), [(0, True), (60, False)])
+def test_unpaired_scores_have_luck_too_and_published_numbers_only_the_error_that_is_assumed(
+    units: int, none: bool
+) -> None:
+    found = difference([known(0.5, 0.01, units)], [known(0.45, 0.01, units)])
+    assert found.kind == ONE_EACH
+    assert found.p == pytest.approx(2 * stats.norm.sf(5 / math.sqrt(2)))
+    assert math.isnan(found.with_luck) is none
+    assert found.of_networks == pytest.approx(found.p if none else 2 * stats.norm.sf(5 / math.sqrt(6)))
+
+
+def test_a_gain_that_is_undecided_leaves_the_verdict_undecided() -> None:
+    """Of five images before training nothing is known: p is nan, and not that of the difference alone."""
+    sure, unsure = Difference(0.1, 0.05, 0.15, 0.001, 50), Difference(0.2, math.nan, math.nan, math.nan, 5)
+    assert decided([Judgement(sure)])[0][0] == 1
+    assert math.isnan(Judgement(sure, unsure).p)
+    assert decided([Judgement(sure, unsure)])[0][0] == 0
+
+
+def test_a_gain_is_paired_by_seed() -> None:
+    """Seeds that start 20 points apart and all gain 5: sure by seed, nothing as two samples."""
+    rng = np.random.default_rng(0)
+    base = rng.random(300)
+    starts = [base + start + 0.01 * rng.standard_normal(300) for start in (0.0, 0.2, 0.4)]
+    after = [start + 0.05 + 0.01 * rng.standard_normal(300) for start in starts]
+    before, now = ([estimate(records) for records in side] for side in (starts, after))
+    found = gain_of(now, before)
+    assert found is not None
+    assert found.p < 0.001
+    assert found.high - found.low < 0.02
+    assert difference(now, before).p > 0.5
+    turned = gain_of(now, before[::-1])
+    assert turned is not None
+    assert turned.p > 0.05
+
+
+def test_the_variance_is_at_least_that_of_seeds_and_that_of_units_alone() -> None:
+    """What seeds and units hold in common is taken off once, and may be estimated as more than either."""
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal((2, 3, 40))
+    noise -= noise.mean(2, keepdims=True)
+    base = rng.random(40)
+
+    def sides(spread: float, own: float) -> list[list[Estimate]]:
+        shifts = spread * np.array([-1.0, 0.0, 1.0])
+        return [[estimate(base + own * unit + shift) for unit, shift in zip(of, shifts, strict=True)] for of in noise]
+
+    alike = sides(0.0, 1.0)  # seeds score the same by chance: units are left
+    apart = noise[0].mean(0) - noise[1].mean(0)
+    found = difference(*alike)
+    error = (found.high - found.low) / 2
+    assert stats.t.ppf(0.975, 2 + 2 / 3) * (1 - 1e-9) <= error / stats.sem(apart) <= stats.t.ppf(0.975, 2) * (1 + 1e-9)
+    for side in noise:  # no unit tells the two means apart: seeds are left
+        side -= side.mean(0)
+    differing = difference(*sides(0.1, 1.0))
+    error = math.sqrt(2 * 0.1**2 / 3)
+    assert differing.high - differing.low == pytest.approx(2 * stats.t.ppf(0.975, 2 + 2 / 3) * error, rel=1e-6)
+
+
+@pytest.mark.parametrize(("seeds", "comparisons"), [(3, 8), (5, 24), (2, 1)])
+def test_the_least_gap_is_found_as_often_as_it_says(seeds: int, comparisons: int) -> None:
+    """80 % of 500, within 4 standard errors."""
+    gap, rng, found = least_gap(seeds, comparisons), np.random.default_rng(0), 0
+    for first, second in rng.standard_normal((500, 2, seeds)):
+        apart = difference([known(value + gap) for value in first], [known(value) for value in second])
+        found += apart.p < 0.05 / comparisons
+    assert found / 500 == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / 500))
+
+
+def test_fewer_seeds_need_larger_gaps_and_one_finds_none() -> None:
+    gaps = [least_gap(seeds, 8) for seeds in (1, 2, 3, 4, 5, 10)]
+    assert gaps[0] == math.inf
+    assert gaps == sorted(gaps, reverse=True)
+    assert least_gap(3, 1) < least_gap(3, 8) < least_gap(3, 8, 0.95)
+    for wrong in ((0, 1, 0.8), (3, 0, 0.8), (3, 1, 1.0)):
+        with pytest.raises(ValueError, match="seeds"):
+            least_gap(*wrong)

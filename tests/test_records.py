@@ -81,3 +81,15 @@ def test_scores_of_images_come_back_exactly_with_those_that_are_none(tmp_path: P
     write_records(tmp_path / "records.npz", ["a", "b", "c"], {0: values})
     (records,) = read_records(tmp_path).values()
     np.testing.assert_array_equal(records.values, values)
+
+
+def test_areas_beyond_32_bits_are_kept(tmp_path: Path) -> None:
+    """Two times 2.2 thousand million pixels wrapped to a negative union."""
+    areas = np.array([[[1_200_000_000, 5], [2_200_000_000, 6], [2_200_000_000, 7]]])
+    record = areas_record(areas)
+    assert record.tolist() == [[[1_200_000_000, 3_200_000_000], [5, 8]]]
+    write_rows(tmp_path / "rows.json", [row("1", "mIoU")])
+    write_records(tmp_path / "records.npz", ["a"], {0: record})
+    (found,) = read_records(tmp_path).values()
+    assert found.values.tolist() == record.tolist()
+    assert found.values.dtype == np.uint32

@@ -56,7 +56,7 @@ def points(apart: Difference | None) -> str:
     if apart is None:
         return ""
     value, low, high = map(signed, (apart.value, apart.low, apart.high))
-    interval = "" if math.isnan(apart.low) else f" [{low}, {high}]"
+    interval = "" if math.isnan(apart.low) or apart.unsure else f" [{low}, {high}]"
     return value + interval + ("" if apart.paired else ", images fixed" if apart.seeds else ", unpaired")
 
 
@@ -333,5 +333,5 @@ def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> 
 def _without_seed(row: EvalResult) -> EvalResult:
     """What a row of a seed and that of the mean over seeds have in common."""
     note = row.note.rpartition("seed ")[0].rstrip(", ") if row.is_of_a_seed else row.note
-    mean = replace(row, note=note, seed=0, value=0.0, low=None, high=None, deviation=None)
+    mean = replace(row, note=note, seed=0, value=0.0, low=None, high=None, deviation=None, no_interval="")
     return replace(mean, heldout=None, token_cosine=None, complete=None, degenerate=None)

@@ -52,6 +52,6 @@ TASK = EvaluationTask(
     baselines=("one cluster",),
     pictures="maps",
     hub="image-segmentation",
-    version=3,
+    version=4,
     options=(protocol_option("cluster", ClusterSection, "docs/parts.md"),),
 )

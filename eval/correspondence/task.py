@@ -36,7 +36,7 @@ TASK = EvaluationTask(
     baselines=("same place",),
     look={"size": 224},
     pictures="strips",
-    version=2,
+    version=3,
     not_in_key=("datasets", "split", "facet"),
     options=(protocol_option("correspondence", CorrespondenceSection, "docs/correspondence.md"),),
 )

@@ -45,6 +45,6 @@ TASK = EvaluationTask(
     look={"iterations": 200, "batch_size": 4, "crop": (224, 288), "flip_test": False, "maps": 8},
     pictures="surfaces",
     hub="depth-estimation",
-    version=2,
+    version=3,
     options=(protocol_option("depth", DepthSection, "docs/heads.md"),),
 )

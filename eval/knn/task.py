@@ -45,7 +45,7 @@ TASK = EvaluationTask(
     baselines=("majority class", "chance"),
     look={"size": 224},
     hub="image-classification",
-    version=3,
+    version=4,
     not_in_key=("datasets", "size", "facet"),
     key_without_name=True,
 )

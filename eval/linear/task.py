@@ -37,4 +37,5 @@ TASK = EvaluationTask(
     baselines=("majority class", "chance"),
     hub="image-classification",
     options=(protocol_option("linear", LinearSection, "docs/heads.md"),),
+    version=2,
 )

@@ -36,5 +36,5 @@ TASK = EvaluationTask(
     look={"epochs": 1, "maps": 8},
     pictures="surfaces",
     hub="depth-estimation",
-    version=3,
+    version=4,
 )

@@ -55,7 +55,7 @@ TASK = EvaluationTask(
     look={"protocol": "fast", "size": 224},
     pictures="heads",
     hub="image-segmentation",
-    version=6,
+    version=7,
     as_published=as_published,
     options=(
         protocol_option(

@@ -40,7 +40,7 @@ TASK = EvaluationTask(
     pictures="maps",
     hub="image-segmentation",
     pairwise=True,
-    version=2,
+    version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),
 )

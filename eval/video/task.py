@@ -34,5 +34,5 @@ TASK = EvaluationTask(
     baselines=("first mask",),
     look={"short_side": 224},
     pictures="strips",
-    version=2,
+    version=3,
 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.miou_intervals import coverage, population
 from dinoskip.results import EvalResult
-from dinoskip.statistics import interval, score
+from dinoskip.statistics import explained_interval, interval, score
 from eval.metrics import scores_of_areas
-from eval.rows import mean_record, mean_rows, miou_interval, scored_rows
+from eval.rows import mean_record, mean_rows, miou_interval, miou_row, scored_rows
 
 LIKE = EvalResult("", 0.0, "video", "3", "davis2017", "val", 4)
 DEPTH = EvalResult("", 0.0, "depth", "2", "nyu", "test", 0)
@@ -51,14 +52,19 @@ def test_errors_keep_their_unit_and_shares_become_percent() -> None:
 def test_intervals_are_those_of_each_measure() -> None:
     values = np.random.default_rng(0).random((30, 2))
     values[4, 1] = np.nan
-    for scale, column, one in zip((1, 100), values.T, scored_rows(DEPTH, ("RMSE", "delta1"), values), strict=True):
-        assert (one.row.low, one.row.high) == pytest.approx(interval(scale * column))
+    error, share = scored_rows(DEPTH, ("RMSE", "delta1"), values)
+    assert (error.row.low, error.row.high) == pytest.approx(interval(values[:, 0], errors=True))
+    low, high = interval(values[:, 1])
+    assert (share.row.low, share.row.high) == pytest.approx((100 * low, 100 * high))
 
 
 def test_intervals_of_two_images_end_where_the_measure_does() -> None:
     error, share = scored_rows(DEPTH, ("RMSE", "delta1"), np.array([[0.1, 0.1], [3.0, 0.9]]))
-    assert (error.row.low, share.row.low, share.row.high) == (0.0, 0.0, 100.0)
-    assert error.row.high > 3
+    assert (share.row.low, share.row.high) == (0.0, 100.0)
+    assert 0 < error.row.low < 0.1
+    assert error.row.high > 20
+    (angle,) = scored_rows(DEPTH, ("RMSE angle",), np.array([[10.0], [90.0]]))
+    assert angle.row.high == 180
 
 
 def test_areas_are_those_of_records() -> None:
@@ -66,32 +72,48 @@ def test_areas_are_those_of_records() -> None:
     right = rng.integers(0, 20, (30, 4))
     areas = np.stack([right, right + rng.integers(0, 9, (30, 4)), right + rng.integers(0, 9, (30, 4))], 1)
     union = areas[:, 1] + areas[:, 2] - right
-    assert miou_interval(areas) == interval(np.stack([right, union], -1), areas[:, 2].sum(0))
-    low, high = miou_interval(areas)
+    assert miou_interval(areas) == explained_interval(np.stack([right, union], -1), areas[:, 2].sum(0))
+    low, high = miou_interval(areas).ends
     assert low < scores_of_areas(areas.sum(0)).miou < high
 
 
 def test_the_majority_class_lies_inside_its_interval() -> None:
     """majority class 6.0 [6.5, 12.6]: classes of few images were absent from most resamples."""
-    whole = population(150, 300, seed=3)
+    whole = population(60, 300, seed=3)
     labelled = whole.labelled.astype(np.int64)
-    areas = np.zeros((300, 3, 150), dtype=np.int64)
+    areas = np.zeros((300, 3, 60), dtype=np.int64)
     areas[:, 2], areas[:, 1, 0], areas[:, 0, 0] = labelled, labelled.sum(1), labelled[:, 0]
-    low, high = miou_interval(areas)
+    low, high = miou_interval(areas).ends
     assert low <= scores_of_areas(areas.sum(0)).miou <= high < 0.05
 
 
-@pytest.mark.parametrize(("kind", "classes", "images"), [("usual", 21, 50), ("usual", 60, 100), ("poor", 150, 50)])
+@pytest.mark.parametrize(("kind", "classes", "images"), [("usual", 21, 60), ("usual", 60, 300), ("poor", 60, 100)])
 def test_intervals_hold_the_populations_miou(kind: str, classes: int, images: int) -> None:
     """93 % at least, less three standard errors of so many samples.
 
     A poor network predicts many classes that are nowhere labelled; taken to be as good as the others they moved the
     whole interval above the truth.
     """
-    held, _ = coverage(population(classes, 1500, poor=kind == "poor"), images, 80)
-    assert held >= 100 * (0.93 - 3 * math.sqrt(0.93 * 0.07 / 80))
+    found = coverage(population(classes, 1500, poor=kind == "poor"), images, 80)
+    assert found.given > 85
+    assert found.held >= 100 * (0.93 - 3 * math.sqrt(0.93 * 0.07 / 80))
+
+
+@pytest.mark.parametrize(("classes", "images"), [(21, 6), (60, 30), (150, 30), (150, 100)])
+def test_of_too_few_images_for_the_classes_there_is_no_interval_and_the_row_says_why(classes: int, images: int) -> None:
+    """Intervals of 150 classes were ten times as wide as the score's deviation, with the score at their lower end."""
+    whole = population(classes, 400)
+    labelled = whole.labelled[:images].astype(np.int64)
+    inside, union = whole.areas[0, :images].transpose(1, 0, 2).astype(np.int64)
+    areas = np.stack([inside, union - labelled + inside, labelled], 1)
+    row = miou_row(replace(LIKE, metric="mIoU"), areas).row
+    assert np.isnan([row.low, row.high]).all()
+    assert row.no_interval.startswith("too few images: ")
+    stored = EvalResult(**row.plain())
+    assert (stored.low, stored.interval) == (None, row.no_interval)
 
 
 def test_of_none_it_is_nan() -> None:
     for nothing in (np.zeros((0, 3, 2), int), np.zeros((4, 3, 2), int)):
-        assert all(math.isnan(end) for end in miou_interval(nothing))
+        assert all(math.isnan(end) for end in miou_interval(nothing).ends)
+        assert miou_interval(nothing).why == "nothing was scored"

@@ -60,7 +60,8 @@ class Measured(NetworkScores):
         if len(self.now) > 1:
             value, _, deviation = mean_deviation([score.value for score in self.now]).partition(" ")
             return {"value": value, "interval": first.failed or deviation, "block": self.blocks, "best": ""}
-        interval = "" if first.low is None or first.high is None else f"[{first.low:.1f}, {first.high:.1f}]"
+        interval = f"[{first.low:.1f}, {first.high:.1f}]" if first.low is not None and first.high is not None else ""
+        interval = interval or first.row.no_interval
         top = "" if first.best is None else f"best on these images {first.best.value:.1f} b{first.best.block}"
         return {"value": f"{first.value:.1f}", "interval": first.failed or interval, "block": self.blocks, "best": top}
 

@@ -20,7 +20,7 @@ from dinoskip.images import read_image
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
-from dinoskip.statistics import wilson
+from dinoskip.statistics import clopper_pearson
 from eval.discovery import is_hit
 from eval.pixels import pixel_tokens
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
@@ -291,7 +291,7 @@ def test_records_are_the_hits_of_every_row(dataset: Boxes, store: FeatureStore, 
     for row, one in records.items():
         assert one.ids == store.ids
         assert 100 * one.values.mean() == pytest.approx(row.value)
-        assert (row.low, row.high) == pytest.approx(tuple(100 * x for x in wilson(int(one.values.sum()), 4)))
+        assert (row.low, row.high) == pytest.approx(tuple(100 * x for x in clopper_pearson(int(one.values.sum()), 4)))
     boxes = json.loads((tmp_path / "boxes.json").read_text())
     hits = [is_hit(boxes[name]["2"], dataset.boxes(i)) for i, name in enumerate(dataset.ids)]
     assert records[rows[1]].of(dataset.ids).tolist() == hits

@@ -197,9 +197,9 @@ def test_nine_blocks_are_compared_with_twelve():
 
 
 def test_with_records_overlapping_intervals_can_decide():
-    hits = {"skip": np.arange(200) < 100, "ours": np.arange(200) < 120}
+    hits = {"skip": np.arange(200) < 100, "ours": np.arange(200) < 150}
     ids = tuple(map(str, range(200)))
-    rows = {name: row(name, 100.0 * float(own.mean()), "tokencut", half=8.0) for name, own in hits.items()}
+    rows = {name: row(name, 100.0 * float(own.mean()), "tokencut", half=12.0) for name, own in hits.items()}
     pair = (
         StudyVariant("skip", SKIP, "soap", 12, [rows["skip"]]),
         StudyVariant("ours", INITIALISED, "soap", 12, [rows["ours"]]),

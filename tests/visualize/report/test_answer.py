@@ -57,17 +57,20 @@ def test_a_network_is_compared_with_its_counterpart():
     assert pairs() == []
 
 
-def test_what_overlaps_unpaired_is_decided_in_pairs_and_the_sentence_says_it():
-    found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
+def test_of_one_training_each_what_images_alone_tell_apart_is_undecided_and_what_luck_cannot_explain_is_decided():
+    near = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
+    [line] = near[0].lines
+    assert line.difference.p < 0.01
+    assert (line.sign, line.difference.within_luck, line.difference.kind) == (0, True, "one training each")
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.8)]))
     [line] = found[0].lines
-    assert line.second.now[0].high > line.first.now[0].low, "the two intervals overlap"
     assert (line.sign, line.verdict) == (1, "better")
     assert verdict(found) == f"o is better in CorLoc, voc val ({points(line.difference)}), compared with s."
-    assert points(line.difference).startswith("+10.0 [+")
+    assert points(line.difference).startswith("+30.0 [+")
 
 
 def test_a_difference_that_one_test_finds_is_undecided_among_many():
-    pair = (("s", SKIP, "soap", [corloc("s", 0.50)]), ("o", INITIALISED, "soap", [corloc("o", 0.56)]))
+    pair = (("s", SKIP, "soap", [corloc("s", 0.50)]), ("o", INITIALISED, "soap", [corloc("o", 0.71)]))
     assert answered(*pair)[0].lines[0].sign == 1
     more = [
         (f"{name}{n}", role, f"{optimizer}{n}", [corloc(f"{name}{n}", 0.5)])
