@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dinoskip.decisions.wording import signed
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from visualize.comparison import signed
 from visualize.paper.published import EPOCHS, PublishedNumber, PublishedTable
 from visualize.rows import PAPERS, StudyVariant, comparable, principal, setting_note, setting_of, spread
 from visualize.tables import NOT_RUN, TextTable, as_csv
