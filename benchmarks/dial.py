@@ -52,9 +52,9 @@ or, for the last network, distillation (`configs/objectives/dial.yaml`, `dial_sk
 hold one drawn form each, whose class is the form; textures and colours are random. A probe of the pixels'
 [colours](../protocols.md#without-a-network) is still far above the majority class: a mIoU below it says nothing of
 learning. mIoU: a linear probe of 20 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on those 200 at
-64 × 64. The probe's block is chosen without the images scored, CorLoc's on them, which favours nobody but raises all
-its numbers, so it is undecided. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of earlier trials
-at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates.
+64 × 64. The probe's block is chosen without the images scored, CorLoc's on them, which raises all its numbers, so
+nothing is decided by it. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of
+earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates.
 """
 
 
@@ -117,7 +117,8 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
     lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
     lines += [*_grid(pairs, silent), ""]
     lines += [
-        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance, or the block was chosen on the images shown. "
+        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance, or the block "
+        "was chosen on the images shown. "
         f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and every untrained network.",
         "",
         "The [third study](evidence.md#what-was-added-after-the-rows-had-been-seen) trains longer, on photographs; its "

@@ -186,12 +186,16 @@ def compare(a: str, b: str, *, seed: int = 0) -> RowComparison:
     if first.ids != second.ids:
         common = set(first.ids) & set(second.ids)
         raise DataError(f"{a} and {b}: not of the same images: {len(common)} of {len(first.ids)} in common")
-    pair = compared_pair(NetworkScores(first.name, (first.score,)), NetworkScores(second.name, (second.score,)))
+    pair = compared_pair(_network(first), _network(second))
     assert pair is not None  # both have records
     (verdict,) = decide([pair])
     test = None if first.hits is None or second.hits is None else mcnemar(first.hits, second.hits)
     differs = [key for key in _SAID if key != "block" and getattr(first.row, key) != getattr(second.row, key)]
     return RowComparison(first, second, pair.judgement.difference.in_points, test, verdict, tuple(differs))
+
+
+def _network(side: Candidate) -> NetworkScores:
+    return NetworkScores(side.row.model or "unnamed", (side.score,))
 
 
 def _matches(row: EvalResult, wanted: Mapping[str, str]) -> bool:

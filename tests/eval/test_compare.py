@@ -132,7 +132,7 @@ def test_blocks_of_several_seeds_are_cross_fitted_together(tmp_path: Path) -> No
     fewer = [one for one in recorded if (one.row.block, one.row.note) != ("1", "seed 2")]
     shown = compare(written(tmp_path / "c", fewer), b)
     assert shown.a.block == "2 (chosen on the images shown)"
-    assert (shown.verdict.said, shown.verdict.why) == ("undecided", "chosen on the images shown: net epoch 3 block 2")
+    assert (shown.verdict.said, shown.verdict.why) == ("undecided", "chosen on the images shown: net")
 
 
 def test_two_rows_are_called_higher_or_lower_and_never_better(tmp_path: Path) -> None:
