@@ -117,8 +117,8 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
     lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
     lines += [*_grid(pairs, silent), ""]
     lines += [
-        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance, or the block "
-        "was chosen on the images shown. "
+        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance, or the "
+        "block was chosen on the images shown. "
         f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and every untrained network.",
         "",
         "The [third study](evidence.md#what-was-added-after-the-rows-had-been-seen) trains longer, on photographs; its "
