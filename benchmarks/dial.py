@@ -11,6 +11,7 @@ A network counts with the seeds that all finished networks have; one that has no
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import statistics
 import sys
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import folded, read_csv, result_row, stage_seconds
+from dinoskip.decisions.comparing import BETTER, HIGHER, LOWER, ONE_EACH, WORSE
+from dinoskip.decisions.wording import points, signed
 from dinoskip.files import read_json, write_bytes, write_text
 from dinoskip.results import EvalResult, read_rows, rows_csv
-from visualize.comparison import Scores, points, signed
+from visualize.comparison import Scores
 from visualize.paper.published import SKIP
 from visualize.report.answer import Answer, AnswerLine, answers
 from visualize.report.overview import NOT_SEPARATING
@@ -49,9 +52,9 @@ or, for the last network, distillation (`configs/objectives/dial.yaml`, `dial_sk
 hold one drawn form each, whose class is the form; textures and colours are random. A probe of the pixels'
 [colours](../protocols.md#without-a-network) is still far above the majority class: a mIoU below it says nothing of
 learning. mIoU: a linear probe of 20 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on those 200 at
-64 × 64. The probe's block is chosen without the images scored, CorLoc's on them, which favours nobody but raises all
-its numbers. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of earlier trials
-at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates.
+64 × 64. The probe's block is chosen without the images scored, CorLoc's on them, which raises all its numbers, so
+nothing is decided by it. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of
+earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates.
 """
 
 
@@ -114,7 +117,8 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
     lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
     lines += [*_grid(pairs, silent), ""]
     lines += [
-        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance. "
+        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance, or the "
+        "block was chosen on the images shown. "
         f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and every untrained network.",
         "",
         "The [third study](evidence.md#what-was-added-after-the-rows-had-been-seen) trains longer, on photographs; its "
@@ -140,9 +144,13 @@ def _seeds(seeds: Sequence[int]) -> str:
 def sentence(pairs: Sequence[Answer], silent: Mapping[Any, str], seeds: Sequence[int], missing: Sequence[str]) -> str:
     """Say in a sentence which networks the study tells apart."""
     heard = [line for pair in pairs for line in pair.lines if line.benchmark not in silent]
-    better = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign > 0 and line.first]
-    worse = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign < 0 and line.first]
-    said = f"Better than the network with skips: {', '.join(better) or 'none'}; worse: {', '.join(worse) or 'none'}."
+    words = (HIGHER, LOWER) if len(seeds) == 1 else (BETTER, WORSE)
+    above, below = (
+        [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.verdict == word and line.first]
+        for word in words
+    )
+    said = f"{words[0].capitalize()} than the network with skips: {', '.join(above) or 'none'}; "
+    said += f"{words[1]}: {', '.join(below) or 'none'}{f', {ONE_EACH}' if len(seeds) == 1 else ''}."
     if not heard:
         said = "Neither measure separates networks here, so nothing is decided about leaving out skips."
     if len(seeds) < SEEDS:
@@ -152,7 +160,7 @@ def sentence(pairs: Sequence[Answer], silent: Mapping[Any, str], seeds: Sequence
 
 
 def _word(line: AnswerLine, silent: Mapping[Any, str]) -> str:
-    return NOT_SEPARATING if line.benchmark in silent else line.verdict
+    return NOT_SEPARATING if line.benchmark in silent else line.said
 
 
 def _grid(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
@@ -180,7 +188,7 @@ def _compared(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
                 values = [f"{side.value:.1f} at {'/'.join(score.block for score in side.now)}" for side in sides]
                 before = " / ".join(f"{_mean(side.before):.1f}" for side in sides)
                 last = " / ".join(f"{_mean(side.last):.1f}" for side in sides)
-                p = "" if line.p is None else f"{line.p:.2g}"
+                p = "" if line.p is None or math.isnan(line.p) else f"{line.p:.2g}"
                 cells = [line.benchmark.metric, *values, points(line.difference), _word(line, silent), p, before, last]
                 body.append([f"{pair.first} − {pair.second}", *cells])
     columns = ("networks", "measure", "first", "second", "difference", "the first is", "p", "untrained", "last block")

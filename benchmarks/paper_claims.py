@@ -21,11 +21,13 @@ from pathlib import Path
 
 from benchmarks.pages import read_csv, result_row
 from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
+from dinoskip.decisions.comparing import compared_pair
+from dinoskip.decisions.wording import signed
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import Scores, judged_scores, signed
+from visualize.comparison import Scores
 from visualize.paper.claims import claims, claims_grid, pairs_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
@@ -150,10 +152,10 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
                 names[at] += ", last block" if True in kinds[at] else ", earlier block"
         high, low = (tuple(score.value for score in side.now) for side in sides)
         dead = tuple(side.is_dead for side in sides)
-        judgement = judged_scores(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
+        pair = compared_pair(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
         yield SeedsComparison(
             rule.text, "", "", benchmark.label, (names[0], names[1]), high, low, rule.margin,
-            (dead[0], dead[1]), judgement.p if judgement else math.nan,
+            (dead[0], dead[1]), pair.tested.p if pair else math.nan,
         )  # fmt: skip
 
 
@@ -179,6 +181,12 @@ def verdict(pairs: Sequence[SeedsComparison]) -> str:
     return f"{word} ({many}){counted}; {way} of {len(pairs)} differences point its way"
 
 
+_TESTED = (
+    "were tested: those of several seeds of both networks, where neither block nor learning rate was chosen on the "
+    "images shown."
+)
+
+
 def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """The lines of the verdicts, of what could not be judged and of every comparison, as Markdown."""
     comparisons = corrected([pair for name, rows in studies.items() for pair in compared(name, rows)])
@@ -194,7 +202,7 @@ def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     lines = ["## Verdicts", ""]
     head = ["claim", *(f"start: {start}" for start in starts)]
     lines += markdown_rows(head, [[text, *map(verdict, pairs.values())] for text, pairs in run.items()], len(head))
-    lines += ["", f"{len(comparisons)} comparisons; {tested} have several seeds of both networks and were tested.", ""]
+    lines += ["", f"{len(comparisons)} comparisons; {tested} {_TESTED}", ""]
     lines += ["## Not judged, for nothing was run", ""]
     lines += [f"- {rule.text}: {rule.missing}" for rule in RULES if rule.text not in run]
     lines += ["- PCA pictures of skipless networks are cleaner (figure 4): rows have no pictures", ""]

@@ -25,35 +25,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv, nctdtr, stdtr, stdtrit
 
-from dinoskip.randomness import numpy_rng
 from dinoskip.statistics import (
     ENDS,
     F64,
     Records,
     are_hits,
-    as_areas,
     clopper_pearson,
     degrees_of_freedom,
     holm,
     jackknife,
-    mean_iou,
-    parts_of_areas,
     variance,
 )
 
 SIGNIFICANT = 0.05
 LEAST = 6
 """With fewer units no difference is decided: of 5 equal signs p is 0.06."""
-LEAST_TO_CHOOSE = 30
-"""With fewer units a block is fixed beforehand: halves of them choose by chance."""
-SPLITS = 50
 MOST_LONE_APART = 0.5
 """Share of the classes that may lie in a single unit each where a difference of mIoU shows its interval. Of 6 images
 and 60 or 150 classes 70 % do, and it holds the difference in 87 to 89 % of samples."""
@@ -418,91 +411,3 @@ def least_gap(seeds: int, comparisons: int, power: float = 0.8) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if missed(middle) > 1 - power else (low, middle)
     return high
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """The best block, chosen on one half of the units and scored on the other, over many halves.
-
-    ``blocks`` are those that were chosen, with how often (shares), most often first; ``estimate`` is the mean score;
-    ``oracle_block`` and ``oracle`` are the best block on all units and its score there, which choosing on the reported
-    units would have given.
-    """
-
-    blocks: Mapping[str, float]
-    estimate: Estimate
-    oracle_block: str
-    oracle: float
-
-    @property
-    def optimism(self) -> float:
-        """How much the score of the block chosen on the reported units is above, or of errors below."""
-        return self.oracle - self.estimate.value
-
-
-def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0, lowest: bool = False) -> Choice:
-    """Choose a block by cross-fitting over :data:`SPLITS` random halves of the units. The first of equals is taken.
-
-    Each half is scored by the block that is best (of the highest score, with ``lowest`` of the lowest) on the other
-    one; the score is that of both halves together, the mean of all splits, moved into the range of the blocks' own.
-    The jackknife repeats the choice without each unit. ``records_by_block`` are of the same units in the same order;
-    the halves depend on their number and ``seed`` alone. Raises ValueError for no block, different shapes, or fewer
-    than :data:`LEAST_TO_CHOOSE` units.
-    """
-    shapes = {records.shape for records in records_by_block.values()}
-    if len(shapes) != 1 or next(iter(shapes))[0] < LEAST_TO_CHOOSE:
-        raise ValueError(f"a block cannot be chosen from records of shapes {sorted(shapes)}")
-    names = list(records_by_block)
-    if len(names) == 1:
-        alone = estimate(records_by_block[names[0]])
-        return Choice({names[0]: 1.0}, alone, names[0], alone.value)
-    inside, every = (np.stack(areas, 1) for areas in zip(*map(as_areas, records_by_block.values()), strict=True))
-    sign = -1.0 if lowest else 1.0
-    of_blocks = mean_iou(inside.sum(0), every.sum(0))
-    n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
-    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, inside.shape[2])), np.zeros(n)
-    for _ in range(SPLITS):
-        first = np.zeros(n, dtype=bool)
-        first[rng.permutation(n)[: n // 2]] = True
-        value, of_units, change, chosen = _of_split(inside, every, first, sign)
-        np.add.at(counts, list(chosen), 1)
-        values.append(value)
-        parts += of_units / SPLITS
-        changes += change / SPLITS
-    parts += (1 - n) * changes[:, None] / parts.shape[1]
-    order = sorted(range(len(names)), key=lambda block: (-counts[block], block))
-    at = int(np.nanargmax(sign * of_blocks))
-    value = float(np.clip(np.mean(values), np.nanmin(of_blocks), np.nanmax(of_blocks)))
-    most = jackknife(records_by_block[names[order[0]]])
-    score = Estimate(value, parts, most.lone, most.sizes, are_hits(records_by_block[names[0]]))
-    shares = {names[i]: float(counts[i] / (2 * SPLITS)) for i in order if counts[i] > 0}
-    return Choice(shares, score, names[at], float(of_blocks[at]))
-
-
-def _of_split(
-    inside: F64, every: F64, first: NDArray[np.bool_], sign: float
-) -> tuple[float, F64, F64, tuple[int, int]]:
-    """A split's score, the units' jackknife parts (n, K) with the blocks held, what each unit without changes by the
-    other choice (n,), and the two blocks, of the areas (n, L, K) of all blocks. Choices are linear in the units."""
-    halves = [(inside[units].sum(0), every[units].sum(0)) for units in (first, ~first)]
-    scores = [np.where(np.isfinite(found := mean_iou(*half)), sign * found, -np.inf) for half in halves]
-    best = [int(score.argmax()) for score in scores]
-    blocks = best[1], best[0]  # of the first half, of the second
-    total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
-    shared = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
-    union = np.where(first[:, None], every[:, blocks[0]], every[:, blocks[1]])
-    parts = parts_of_areas(shared, union, total, area)
-    switched = np.zeros(len(inside))
-    for side, (units, (summed, areas)) in enumerate(zip((first, ~first), halves, strict=True)):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = np.where(areas > 0, 1 / areas, 0.0) / np.maximum(1, (areas > 0).sum(-1, keepdims=True))
-            ratio = np.where(areas > 0, summed / areas, 0.0)
-        lower = np.einsum("nlk,lk->nl", inside[units], weight) - np.einsum("nlk,lk->nl", every[units], weight * ratio)
-        other = (scores[side] - sign * lower).argmax(1)
-        moved = np.flatnonzero(other != best[side])
-        if moved.size:
-            kept, kept_area = (halves[side][kind][blocks[side]] for kind in (0, 1))
-            far, far_area = (halves[1 - side][kind] for kind in (0, 1))
-            switch = mean_iou(kept + far, kept_area + far_area)  # the score where the other half has another block
-            switched[np.flatnonzero(units)[moved]] = switch[other[moved]] - switch[best[side]]
-    return float(mean_iou(total, area)), parts, switched, blocks

@@ -19,6 +19,12 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 _OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate")
 _WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
+ON_VALIDATION = "best on validation"
+"""The note of a row of the trial that is best on the images shown."""
+FIXED, HELD_OUT, CROSS_FITTED, SHOWN = "fixed", "held out", "cross-fitted", "shown"
+SELECTIONS = (FIXED, HELD_OUT, CROSS_FITTED, SHOWN)
+"""How what a number is of may have been chosen, a later one weighing more than those before it: nothing was, on images
+that were held out, on other halves of the images shown, on the images shown themselves."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,10 @@ class EvalResult:
     join every token to every other, ``degenerate`` of those whose second eigenvalue is multiple, complete ones
     included: such a cut is one of many. ``left_out`` is the number of images (videos, pairs) of the split that are
     broken and not among the ``n``. None where they do not apply.
+
+    ``selected``, one of :data:`SELECTIONS`, says how the trial (a learning rate, an input, a threshold) was chosen that
+    the row is of; which of several blocks is read is chosen later (:mod:`dinoskip.decisions`). :data:`FIXED` also of
+    rows that were written without it, unless they are noted as :data:`ON_VALIDATION`.
     """
 
     metric: str
@@ -70,6 +80,7 @@ class EvalResult:
     degenerate: float | None = None
     left_out: int | None = None
     no_interval: str = ""
+    selected: str = FIXED
 
     @property
     def is_baseline(self) -> bool:
@@ -123,7 +134,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict.fromkeys(_OF_A_NETWORK)}
+        about |= {"epoch": UNKNOWN_EPOCH, "selected": FIXED, "no_interval": "", **dict.fromkeys(_OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
@@ -133,10 +144,16 @@ class EvalResult:
 
 
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
-    """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null."""
-    entries = [row.plain() for row in rows]
-    kept = [{k: v for k, v in entry.items() if v not in {None, ""} or k not in _WHERE_THEY_APPLY} for entry in entries]
-    write_json(path, kept)
+    """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null.
+
+    Fields that do not apply are left out, and ``selected`` where nothing was.
+    """
+    write_json(path, [{k: v for k, v in row.plain().items() if not _is_left_out(k, v)} for row in rows])
+
+
+def _is_left_out(name: str, value: object) -> bool:
+    """Whether ``rows.json`` does without a field: files without it are read as this value."""
+    return (value in {None, ""} and name in _WHERE_THEY_APPLY) or (name, value) == ("selected", FIXED)
 
 
 def read_rows(path: Path) -> list[EvalResult]:
@@ -151,10 +168,18 @@ def read_rows(path: Path) -> list[EvalResult]:
             raise DataError(f"{path}: not result rows of this version")
         try:
             value = math.nan if entry["value"] is None else float(entry["value"])
-            rows.append(_with_interval(EvalResult(**{**entry, "value": value})))
+            row = EvalResult(**{"selected": _selection_of_old(entry), **entry, "value": value})
+            if row.selected not in SELECTIONS:
+                raise ValueError(row.selected)
+            rows.append(_with_interval(row))
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: not result rows of this version") from None
     return rows
+
+
+def _selection_of_old(entry: Mapping[str, Any]) -> str:
+    """How the trial of a row was chosen that does not say it: such rows have said only that it was on validation."""
+    return SHOWN if str(entry.get("note", "")).startswith(ON_VALIDATION) else FIXED
 
 
 def rows_in(output: Path) -> list[EvalResult]:
@@ -180,6 +205,11 @@ def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:
     """
     candidates = [row for row in rows if row.heldout is not None]
     return max(candidates, key=lambda row: row.heldout or 0.0, default=None)
+
+
+def combined(selections: Iterable[str]) -> str:
+    """How a number was chosen of which several things were, each as said: the one that weighs most; FIXED of none."""
+    return max(selections, key=SELECTIONS.index, default=FIXED)
 
 
 def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) -> str:

@@ -1,8 +1,7 @@
 """Two results compared over the same images: any two rows, of one study or of two, by the records beside them.
 
 A row is named ``FOLDER``, or ``FOLDER@block=7,norm=final``: a folder that holds ``rows.json`` (or the file itself), and
-fields that the row must have. Where several blocks are left, one is chosen without the images that are reported: a
-probe's by its held-out training images, others by cross-fitting, or of fewer than 30 images it is the last.
+fields that the row must have. Where several blocks are left, one is chosen (:mod:`dinoskip.decisions.choosing`).
 """
 
 from __future__ import annotations
@@ -10,36 +9,61 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isnan
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.decisions.choosing import (
+    ALONE,
+    BY_CROSS_FITTING,
+    BY_HELD_OUT,
+    ON_SHOWN,
+    TOO_FEW,
+    Score,
+    choose,
+    records_by_row,
+)
+from dinoskip.decisions.comparing import NetworkScores, Verdict, compared_pair, decide
 from dinoskip.errors import ConfigError, DataError, did_you_mean
-from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, difference, estimate
+from dinoskip.estimates import LEAST, Difference, Estimate
 from dinoskip.records import RECORDS, ROWS, ImageRecords, read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from dinoskip.statistics import McNemar, are_hits, mcnemar
-from dinoskip.tasks import is_error
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
 _SAID = ("task", "block", "facet", "norm", "protocol", "resolution")  # in these they may differ
+_HOW = {
+    ALONE: "",
+    BY_HELD_OUT: "by held-out training images",
+    BY_CROSS_FITTING: "cross-fitted",
+    TOO_FEW: "the last: too few images to choose",
+    ON_SHOWN: "chosen on the images shown",
+}
 _FIELDS = tuple(field.name for field in fields(EvalResult))
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A result to be compared: its row, how its block came about, and its estimate over the images ``ids``, sorted.
+    """A result to be compared: its row, which block it is of and how that came about, and its score.
 
     ``hits`` are those of the images where a single fit at one block has them.
     """
 
     row: EvalResult
     block: str
-    ids: tuple[str, ...]
-    estimate: Estimate
+    score: Score
     hits: NDArray[np.integer] | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The images that it is over, sorted."""
+        return self.score.ids
+
+    @property
+    def estimate(self) -> Estimate:
+        """The score (0..1) with its error over the images."""
+        return self.score.estimate
 
     @property
     def name(self) -> str:
@@ -52,25 +76,31 @@ class Candidate:
 class RowComparison:
     """``a`` minus ``b`` in percentage points (errors in their unit), paired over images; for hits McNemar's test, too.
 
-    ``differs`` names what else is not the same in the two rows: a difference may come from it.
+    ``verdict`` is of these two rows alone. ``differs`` names what else is not the same in the two rows: a difference
+    may come from it.
     """
 
     a: Candidate
     b: Candidate
     difference: Difference
     mcnemar: McNemar | None
+    verdict: Verdict
     differs: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """The line ``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01``."""
+        """``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01; higher, ...``."""
         row, d = self.a.row, self.difference
         where = f"{row.metric} on {row.dataset} {row.split}, {d.n} images"
         value, low, high = (f"{bound:+{row.digits}}" for bound in (d.value, d.low, d.high))
-        line = f"{where}: {self.a.name} - {self.b.name} = {value}" + ("" if isnan(d.low) else f" [{low}, {high}]")
+        line = f"{where}: {self.a.name} - {self.b.name} = {value}" + (
+            "" if isnan(d.low) or d.unsure else f" [{low}, {high}]"
+        )
         line += f", too few for a test (below {LEAST})" if isnan(d.p) else f", p {d.p:.2g}"
         if self.mcnemar is not None:
             line += f"; McNemar {self.mcnemar.only_a} : {self.mcnemar.only_b}, p {self.mcnemar.p:.2g}"
+        why = "" if isnan(d.p) or not self.verdict.why else f": {self.verdict.why}"
+        line += f"; {self.verdict.said}{why}"
         return line + (f"; differ in {', '.join(self.differs)}" if self.differs else "")
 
 
@@ -119,42 +149,32 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
     :class:`ConfigError` if none or several other rows are left, :class:`DataError` if they have no records.
     """
     every, recorded = rows_with_records(folder)
-    measured = _with_seeds(every, recorded)
+    measured = records_by_row((row for row in every if not row.note), recorded)
     left = {row: records for row, records in measured.items() if _matches(row, wanted)}
     if not left:
         asked = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "a model"
         raise ConfigError(f"{folder}: no row with records has {asked}", _choices(measured))
-    if len(left) == 1:
-        ((row, records),) = left.items()
-        return _fixed(row, row.block, records)
-    chosen = best_by_heldout(left)
-    free = {"block", "norm"} if chosen else {"block"}
+    norms = all(row.heldout is not None for row in left)  # of a probe the norm is chosen with the block
+    free = {"block", "norm"} if norms else {"block"}
     said = set(_SAME + _SAID + ("model", "epoch", "weights")) - free
     if keys := sorted(key for key in said if len({getattr(row, key) for row in left}) > 1):
         raise ConfigError(f"{folder}: {len(left)} rows differ in {', '.join(keys)}", _choices(left, keys))
-    if chosen is not None:
-        return _fixed(chosen, f"{chosen.block} (by held-out training images)", left[chosen])
-    last = max(left, key=lambda row: int(row.block) if row.block.isdecimal() else 0)
-    if len(left[last][0].ids) < LEAST_TO_CHOOSE:
-        return _fixed(last, f"{last.block} (the last: too few images to choose)", left[last])
-    if any(len(records) > 1 for records in left.values()):
-        raise ConfigError(f"{folder}: {len(left)} blocks of several seeds", "name one: block=...")
-    ids = tuple(sorted(left[last][0].ids))
-    by_block = {row.block: records[0].of(ids) for row, records in left.items()}
-    fit = cross_fitted_best(by_block, seed=seed, lowest=is_error(last.metric))
-    most = next(iter(fit.blocks))
-    row = replace(next(row for row in left if row.block == most), value=100 * fit.estimate.value, low=None, high=None)
-    share = "" if len(fit.blocks) == 1 else f" in {fit.blocks[most]:.0%}"
-    return Candidate(row, f"{most} (cross-fitted{share})", ids, fit.estimate)
-
-
-def _fixed(row: EvalResult, block: str, records: Sequence[ImageRecords]) -> Candidate:
-    ids = tuple(sorted(records[0].ids))
-    if any(set(record.ids) != set(ids) for record in records):
+    if row := next((row for row, records in left.items() if len({frozenset(one.ids) for one in records}) > 1), None):
         raise DataError(f"{row.model} block {row.block}: its seeds are of different images")
-    values = [record.of(ids) for record in records]
-    hits = values[0] if len(values) == 1 and are_hits(values[0]) else None
-    return Candidate(row, block, ids, estimate(values), hits)
+    score = choose({f"{row.block} {row.norm}" if norms else row.block: row for row in left}, left, seed)
+    assert score is not None  # there are rows
+    return _candidate(score)
+
+
+def _candidate(score: Score) -> Candidate:
+    """A score with what is said of its block, and its row with the number that it has there."""
+    row, block, how = score.row, score.row.block, _HOW[score.how]
+    if score.fitted is not None:
+        row, block = replace(row, value=score.value, low=None, high=None), "/".join(score.blocks[:2])
+    said = block + (f" ({how})" if how else "")
+    if score.fitted is None and len(score.outcomes) == 1 and are_hits(hits := score.outcomes[0].of(score.ids)):
+        return Candidate(row, said, score, hits)
+    return Candidate(row, said, score)
 
 
 def compare(a: str, b: str, *, seed: int = 0) -> RowComparison:
@@ -166,26 +186,16 @@ def compare(a: str, b: str, *, seed: int = 0) -> RowComparison:
     if first.ids != second.ids:
         common = set(first.ids) & set(second.ids)
         raise DataError(f"{a} and {b}: not of the same images: {len(common)} of {len(first.ids)} in common")
-    apart = difference([first.estimate], [second.estimate])
-    points = replace(apart, value=100 * apart.value, low=100 * apart.low, high=100 * apart.high)
+    pair = compared_pair(_network(first), _network(second))
+    assert pair is not None  # both have records
+    (verdict,) = decide([pair])
     test = None if first.hits is None or second.hits is None else mcnemar(first.hits, second.hits)
     differs = [key for key in _SAID if key != "block" and getattr(first.row, key) != getattr(second.row, key)]
-    return RowComparison(first, second, points, test, tuple(differs))
+    return RowComparison(first, second, pair.judgement.difference.in_points, test, verdict, tuple(differs))
 
 
-def _with_seeds(
-    rows: Sequence[EvalResult], recorded: Mapping[EvalResult, ImageRecords]
-) -> dict[EvalResult, tuple[ImageRecords, ...]]:
-    """Rows with their records: of one fit, or of the fits of all seeds for the row of their mean."""
-    measured: dict[EvalResult, tuple[ImageRecords, ...]] = {
-        row: (records,) for row, records in recorded.items() if not row.is_of_a_seed
-    }
-    same = attrgetter("metric", "block", "norm", "facet", "protocol")
-    for row in rows:
-        if row.deviation is not None and not row.note:
-            of_seeds = [other for other in recorded if other.is_of_a_seed and same(other) == same(row)]
-            measured |= {row: tuple(recorded[seed_row] for seed_row in of_seeds)} if of_seeds else {}
-    return measured
+def _network(side: Candidate) -> NetworkScores:
+    return NetworkScores(side.row.model or "unnamed", (side.score,))
 
 
 def _matches(row: EvalResult, wanted: Mapping[str, str]) -> bool:

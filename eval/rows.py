@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dinoskip.console import log
 from dinoskip.records import RecordedRow, areas_record
-from dinoskip.results import EvalResult, best_by_heldout
+from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout
 from dinoskip.statistics import Interval, clopper_pearson, explained_interval, interval, score
 from dinoskip.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
@@ -123,7 +123,13 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
         found = explained_interval(values, errors=errors)
         low, high = map(float, np.clip(scale * np.array(found.ends), *range_of(name)))
         mean = float(np.nanmean(scale * values)) if there.any() else float("nan")
-        about = {"value": mean, "low": low, "high": high, "n": int(there.sum()), "no_interval": found.why}
+        about: dict[str, Any] = {
+            "value": mean,
+            "low": low,
+            "high": high,
+            "n": int(there.sum()),
+            "no_interval": found.why,
+        }
         rows.append(RecordedRow(replace(template, metric=name, **about), scale * values / 100))
     return rows
 
@@ -133,12 +139,13 @@ def chosen_rows(
 ) -> list[RecordedRow]:
     """Return the rows of the chosen trial, and of several trials those of the best on validation, without records.
 
-    ``rows_of(like, trial)`` are those of one. Without held-out images the choice is on validation; the rows say so.
+    ``rows_of(like, trial)`` are those of one. Without held-out images the choice is on validation; the rows say so
+    (``selected`` and their note).
     """
-    noted = replace(template, note="best on validation")
+    noted = replace(template, note=ON_VALIDATION, selected=SHOWN)
     if trials.heldout is None:
         return rows_of(noted if trials.several else template, trials.chosen)
-    rows = rows_of(template, trials.chosen)
+    rows = rows_of(replace(template, selected=HELD_OUT) if trials.several else template, trials.chosen)
     rows[trials.at] = replace(rows[trials.at], row=replace(rows[trials.at].row, heldout=trials.heldout))
     return rows + ([replace(record, values=None) for record in rows_of(noted, trials.best)] if trials.several else [])
 

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.estimates import (
-    LEAST_TO_CHOOSE,
     ONE_EACH,
     OVER_SEEDS,
     Difference,
     Estimate,
     Judgement,
-    cross_fitted_best,
     decided,
     difference,
     estimate,
@@ -222,7 +221,7 @@ def test_cross_fitting_is_that_of_a_plain_loop(classes: int, monkeypatch: pytest
             draws.append(self.rng.permutation(n))
             return draws[-1]
 
-    monkeypatch.setattr("dinoskip.estimates.numpy_rng", Recorded)
+    monkeypatch.setattr("dinoskip.decisions.cross_fitting.numpy_rng", Recorded)
     found = cross_fitted_best(records)
     values, chosen = [], []
     for order in draws:

@@ -33,6 +33,24 @@ def test_rows_come_back_from_json_and_old_ones_have_no_interval(tmp_path: Path) 
         read_rows(tmp_path / "new.json")
 
 
+def test_rows_say_how_their_trial_was_selected_and_old_ones_by_their_note(tmp_path: Path) -> None:
+    held = replace(ROW, selected="held out")
+    write_rows(tmp_path / "rows.json", [ROW, held])
+    plain, other = read_json(tmp_path / "rows.json")
+    assert ("selected" in plain, other["selected"]) == (False, "held out")
+    assert [row.selected for row in read_rows(tmp_path / "rows.json")] == ["fixed", "held out"]
+    assert held.baseline("majority class", 3.0).selected == "fixed"
+    lines = list(csv.DictReader(io.StringIO(rows_csv([ROW, held]))))
+    assert [line["selected"] for line in lines] == ["fixed", "held out"]
+    notes = ("best on validation", "best on validation, seed 3", "seed 3")
+    write_json(tmp_path / "old.json", [{**plain, "note": note} for note in notes])
+    assert [row.selected for row in read_rows(tmp_path / "old.json")] == ["shown", "shown", "fixed"]
+    for wrong in ("best", 3, None):
+        write_json(tmp_path / "wrong.json", [{**plain, "selected": wrong}])
+        with pytest.raises(DataError, match="not result rows"):
+            read_rows(tmp_path / "wrong.json")
+
+
 def test_a_classifiers_accuracy_is_read_with_wilsons_interval(tmp_path: Path) -> None:
     bare = EvalResult("top1", 100 * 7 / 30, "classify", "12", "imagenet", "val", 30)
     write_rows(tmp_path / "rows.json", [bare, replace(bare, low=1.0, high=2.0), replace(bare, n=0)])

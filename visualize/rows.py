@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dinoskip import results
-from dinoskip.cut_protocols import CutProtocol
+from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from dinoskip.tasks import TABLE, headline, task
 
@@ -227,35 +227,6 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
         return None
     block = max(single, key=lambda number: (single[number], -number))
     return str(block), single[block]
-
-
-_MOST = 0.5  # of the images: where more cuts than this are degenerate, the number is not one of the network
-ALIKE = 0.99
-"""Mean cosine of an image's tokens from which on they are alike: of their squared singular values' participation ratio,
-a rank, no more than 1 / ALIKE² = 1.02 is left."""
-
-
-def tokens_alike(row: EvalResult) -> bool:
-    """Whether the tokens that a row was measured on point the same way."""
-    return row.token_cosine is not None and row.token_cosine >= ALIKE
-
-
-def graphs_complete(row: EvalResult) -> bool:
-    """Whether most of TokenCut's graphs join every token to every other."""
-    return (row.complete or 0.0) > _MOST
-
-
-def failed_cuts(row: EvalResult) -> str:
-    """``graph complete at τ = 0.2 (60 of 60 images)`` where most cuts are degenerate, else nothing.
-
-    That is a failure of the method on these features; ``tokens alike`` stands before it where these say nothing either.
-    """
-    if row.degenerate is None or row.degenerate <= _MOST:
-        return ""
-    complete, cut = graphs_complete(row), CutProtocol.parse(row.protocol)
-    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "cuts degenerate")
-    at = "" if cut is None else f" at τ = {cut.shown_tau}"
-    return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"
 
 
 REMEDY = "centre: true, another facet or a higher τ may help (docs/tokencut.md)"

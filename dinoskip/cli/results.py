@@ -109,9 +109,11 @@ def compare(args: Args) -> int:
     if not args.json:
         print(comparison.text)
         return 0
-    a, b = ({**side.row.plain(), "block": side.block} for side in (comparison.a, comparison.b))
+    about = [{"block": side.block, "selected": side.score.selected} for side in (comparison.a, comparison.b)]
+    a, b = ({**side.row.plain(), **of} for side, of in zip((comparison.a, comparison.b), about, strict=True))
     test = None if comparison.mcnemar is None else vars(comparison.mcnemar)
     # NaN, which equals nothing, as null
     apart = {name: value if value == value else None for name, value in vars(comparison.difference).items()}
-    print_json({"a": a, "b": b, "difference": apart, "mcnemar": test, "differs": list(comparison.differs)})
+    said = {"verdict": comparison.verdict.said, "why": comparison.verdict.why}
+    print_json({"a": a, "b": b, "difference": apart, "mcnemar": test, **said, "differs": list(comparison.differs)})
     return 0

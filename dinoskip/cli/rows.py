@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
+from dinoskip.decisions.failures import failed_cuts
 from dinoskip.files import read_json, write_text
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.records import read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
 from visualize.report.diagnostics import outliers_said
-from visualize.rows import REMEDY, failed_cuts, last_epochs
+from visualize.rows import REMEDY, last_epochs
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner

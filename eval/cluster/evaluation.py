@@ -21,7 +21,7 @@ from dinoskip.features.transform import central_corner
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.resize import short_side_size
-from dinoskip.results import EvalResult
+from dinoskip.results import CROSS_FITTED, SHOWN, EvalResult
 from dinoskip.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.cluster.config import ClusteringConfig
@@ -34,6 +34,7 @@ from eval.upsampling import upsampled_classes
 
 Fit = tuple[int, int]  # number of clusters, seed
 _MATCHED = {"halves": "matched on other images, ", "reported": ""}
+_SELECTED = {"halves": CROSS_FITTED, "reported": SHOWN}  # how the classes of clusters were
 _READ_VALUES = 2**24  # features, or scores of clusters, held at once: 64 MiB
 
 
@@ -138,7 +139,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     deviation, then each), then the mIoU of one cluster for everything; ``clusters_block{b}.npy`` (N, h, w), the
     clusters of patches by the first fit, and ``clusters.json``, the class of each of them on all images,
     ``{block: [class, or -1]}``. Scores are of classes that other halves of the images give, and their records the sum
-    over all splits, unless ``config.matched_on`` is ``reported``.
+    over all splits, unless ``config.matched_on`` is ``reported``; rows say which (``selected``).
 
     Raises :class:`ConfigError` for features that are sized otherwise, :class:`DataError` if ids differ or features are
     not finite.
@@ -167,7 +168,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     fitted_on = given.settings.train_split if config.fitted_on == "train" else dataset.split
     about = row_like(
         given, "cluster", "mIoU", protocol=f"{config.label}, {_MATCHED[config.matched_on]}fitted on {fitted_on}",
-        resolution=f"{store.transform.label}, scored at {at}", classes=classes,
+        resolution=f"{store.transform.label}, scored at {at}", classes=classes, selected=_SELECTED[config.matched_on],
     )  # fmt: skip
     recorded = _recorded(counts, fits, config, about, cosines, store, out)
     floor = about.baseline("one cluster", 0.0)

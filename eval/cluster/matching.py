@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from dinoskip.data.segmentation import IGNORE
-from dinoskip.estimates import SPLITS
+from dinoskip.decisions.cross_fitting import SPLITS
 from dinoskip.randomness import numpy_rng
 
 I64 = NDArray[np.int64]

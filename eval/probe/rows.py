@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
+from dinoskip.results import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult
 from dinoskip.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import Key, LabelledTokens
@@ -60,7 +60,9 @@ def publish(
     first = recorded[0].row
     areas = majority_areas(train.pixels_per_image(), val.pixels_per_image())
     recorded.append(miou_row(first.baseline("majority class", 0.0), areas))
-    recorded += [miou_row(first.baseline(name, 0.0), result.areas) for name, result in pixels.items()]
+    for name, result in pixels.items():
+        rule = replace(first.baseline(name, 0.0), selected=_selected(result))
+        recorded.append(miou_row(rule, result.areas))
     return write_recorded_rows(given.out, read["val"].ids, recorded)
 
 
@@ -91,14 +93,20 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
+def _selected(result: ProbeResult) -> str:
+    """How its learning rate and weight decay were chosen."""
+    return HELD_OUT if len(result.trials) > 1 else FIXED
+
+
 def _rows(result: ProbeResult, template: EvalResult, cosines: Mapping[Key, float]) -> list[RecordedRow]:
     """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
     facet, _, norm = result.norm.rpartition(" ")
     template = replace(template, block=result.name, norm=norm, facet=facet or template.facet)
+    shown = replace(template, value=100 * result.best_scores.miou, note=ON_VALIDATION, selected=SHOWN)
+    template = replace(template, selected=_selected(result))
     miou, *others = segmentation_rows(template, result.areas)
     miou = replace(miou, row=replace(miou.row, heldout=100 * result.heldout[result.chosen]))
     of_blocks = [cosines[result.norm, block] for block in result.blocks if (result.norm, block) in cosines]
     if len(of_blocks) == 1:
         miou = replace(miou, row=replace(miou.row, token_cosine=of_blocks[0]))
-    best = replace(template, value=100 * result.best_scores.miou, note="best on validation")
-    return [miou, *others, RecordedRow(best)]
+    return [miou, *others, RecordedRow(shown)]

@@ -19,7 +19,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
+from dinoskip.results import SHOWN, EvalResult
 from dinoskip.statistics import interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
@@ -197,7 +197,10 @@ def _score_all(
 def _recorded(
     cuts: _Cuts, scores: _Scores, template: EvalResult, solver: bool, baselines: Sequence[str]
 ) -> list[RecordedRow]:
-    """Rows of every block, of the masks and after the solver, then of the baselines."""
+    """Rows of every block, of the masks and after the solver, then of the baselines.
+
+    The threshold of a soft map's maxF is chosen on these images (:data:`dinoskip.results.SHOWN`); masks have none.
+    """
     recorded: list[RecordedRow] = []
     blocks, plain = cuts.features.blocks, scores.plain
     for number, block in enumerate(blocks):
@@ -208,7 +211,8 @@ def _recorded(
             curve = scores.curves[number]
             best = curve[:, curve.mean(0, dtype=np.float64).argmax()].astype(np.float64)
             about = replace(about, protocol=f"{template.protocol}, bilateral solver")
-            recorded += _rows(about, best, scores.smooth[:, :, number])
+            of_threshold, *others = _rows(about, best, scores.smooth[:, :, number])
+            recorded += [replace(of_threshold, row=replace(of_threshold.row, selected=SHOWN)), *others]
     for number, name in enumerate(baselines, len(blocks)):
         recorded += baseline_rows(name, _rows(template, plain[:, 0, number], plain[:, 1:, number]))
     return recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -86,8 +87,8 @@ def test_p_is_that_of_the_report_and_holm() -> None:
     first, second = [30.0, 31.0, 33.0, 30.5], [20.0, 28.0, 26.0]
     rows = [
         *rows_of("skip", second),
-        *rows_of("mixing", first),
-        *rows_of("mixing", [29.0, 29.5, 28.0, 29.1], block="12"),
+        *rows_of("mixing", first, heldout=2.0),
+        *rows_of("mixing", [29.0, 29.5, 28.0, 29.1], block="12", heldout=1.0),
     ]
     found = {one.names: one for one in compared("study", rows)}
     one = found["mixing-soap", "skip-soap"]
@@ -97,6 +98,8 @@ def test_p_is_that_of_the_report_and_holm() -> None:
     assert min(each.p for each in corrected(list(found.values()))) == pytest.approx(
         2 * min(e.p for e in found.values())
     )
+    shown = {pair.names: pair for pair in compared("study", [replace(row, heldout=None) for row in rows])}
+    assert math.isnan(shown["mixing-soap", "skip-soap"].p), "the better of two blocks was chosen on the images shown"
 
 
 def test_files_are_pooled_and_may_not_disagree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

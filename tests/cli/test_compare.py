@@ -40,6 +40,9 @@ def test_intervals_overlap_and_the_paired_difference_decides(
     assert told["a"]["low"] < told["b"]["high"], "the unpaired intervals overlap"
     assert told["difference"]["low"] > 0
     assert told["mcnemar"]["p"] < 0.01
+    assert told["a"]["selected"] == "fixed"
+    assert told["verdict"] in {"higher, one training each", "undecided"}
+    assert bool(told["why"]) is (told["verdict"] == "undecided")
 
 
 def test_the_folder_of_a_command_has_rows_above_and_records_below(

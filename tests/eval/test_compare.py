@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dinoskip.decisions.cross_fitting import cross_fitted_best
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.estimates import cross_fitted_best, difference, estimate
+from dinoskip.estimates import difference, estimate
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult, write_rows
 from eval.compare import compare
@@ -108,6 +109,39 @@ def test_several_seeds_are_paired_by_their_mean(tmp_path: Path) -> None:
     assert found.a.estimate.fits > 0
     assert abs(found.difference.value) < 2
     assert found.difference.high - found.difference.low > 20, "which seeds are drawn counts, too"
+
+
+def test_blocks_of_several_seeds_are_cross_fitted_together(tmp_path: Path) -> None:
+    """It was refused, while a page showed the best block on these images."""
+    recorded: list[RecordedRow] = []
+    fits: dict[str, list[np.ndarray]] = {}
+    for block, part in (("1", 0.3), ("2", 0.8)):
+        row = replace(CORLOC, model="net", block=block)
+        made = [hits_row(row, hits(10 * int(block) + seed, part)) for seed in range(3)]
+        fits[block] = [one.values[np.argsort(IDS)] for one in made if one.values is not None]
+        mean = float(np.mean([one.row.value for one in made]))
+        recorded.append(RecordedRow(replace(made[0].row, value=mean, deviation=1.0, low=None, high=None)))
+        recorded += [replace(one, row=replace(one.row, seed=i, note=f"seed {i}")) for i, one in enumerate(made)]
+    a, b = written(tmp_path / "a", recorded), written(tmp_path / "b", blocks("other", {"1": 0.4}))
+    found = compare(a, b)
+    wanted = cross_fitted_best(fits).estimate
+    assert found.a.block == "2 (cross-fitted)"
+    assert found.a.estimate.value == pytest.approx(wanted.value)
+    assert found.a.estimate.standard_error == pytest.approx(wanted.standard_error)
+    assert (found.a.score.selected, found.mcnemar, found.verdict.why) == ("cross-fitted", None, "")
+    fewer = [one for one in recorded if (one.row.block, one.row.note) != ("1", "seed 2")]
+    shown = compare(written(tmp_path / "c", fewer), b)
+    assert shown.a.block == "2 (chosen on the images shown)"
+    assert (shown.verdict.said, shown.verdict.why) == ("undecided", "chosen on the images shown: net")
+
+
+def test_two_rows_are_called_higher_or_lower_and_never_better(tmp_path: Path) -> None:
+    a = written(tmp_path / "a", blocks("one", {"1": 0.95}))
+    b = written(tmp_path / "b", blocks("two", {"1": 0.05}))
+    there, back = compare(a, b), compare(b, a)
+    assert (there.verdict.said, back.verdict.said) == ("higher, one training each", "lower, one training each")
+    assert there.text.endswith("; higher, one training each")
+    assert compare(a, a).verdict.said == "undecided"
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:

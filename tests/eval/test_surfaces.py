@@ -41,9 +41,16 @@ def test_rates_are_chosen_on_held_out_images_though_the_scored_ones_prefer_anoth
         ("RMSE", "", 4.0), ("d1", "", 30.0), ("RMSE", "best on validation", 3.0), ("d1", "best on validation", 50.0),
     ]  # fmt: skip
     assert rows[1].heldout == 90.0
+    assert [row.selected for row in rows] == ["held out", "held out", "shown", "shown"]
     alone = ChosenHeads(heads.measures, stack, None, scored)
     assert alone.chosen == [1]
     assert {recorded.row.note for recorded in alone.rows(context)} == {"best on validation"}
+    assert {recorded.row.selected for recorded in alone.rows(context)} == {"shown"}
+    stack = HeadStack([(("patches", 3),)], [1e-3], 1, 2, 0.0, torch.device("cpu"))
+    one = ScoredHeads(scored.scores[:, :1], np.zeros((1, 1, 0), np.float16))
+    for held in (heldout[:, :1], None):
+        single = ChosenHeads(heads.measures, stack, held, one).rows(context)
+        assert [recorded.row.selected for recorded in single] == ["fixed", "fixed"], "of one rate nothing is chosen"
 
 
 def test_the_trial_of_the_lowest_error_is_taken_and_diverged_ones_are_not() -> None:

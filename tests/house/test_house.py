@@ -29,6 +29,8 @@ LEAVES = {
     "results",
     "records",
     "statistics",
+    "estimates",
+    "decisions",
     "rank_collapse",
     "environment",
     "read_points",
@@ -41,6 +43,7 @@ LEAVES = {
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {
+    "decisions": LEAVES,
     "models": LEAVES,
     "init": LEAVES | {"models"},
     "optim": LEAVES | {"models"},

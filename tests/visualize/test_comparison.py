@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from dinoskip.estimates import cross_fitted_best
+from dinoskip.decisions.choosing import BY_CROSS_FITTING, ON_SHOWN, TOO_FEW
+from dinoskip.decisions.comparing import NetworkScores, compared_pair
+from dinoskip.decisions.cross_fitting import cross_fitted_best
+from dinoskip.decisions.wording import points
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import (
-    CROSS_FITTED,
-    FIXED,
-    ON_SHOWN,
-    NetworkScores,
-    Scores,
-    judged_scores,
-    points,
-)
+from visualize.comparison import Scores
 
 COUNT = 80
 IDS = tuple(f"image {number}" for number in range(COUNT))
@@ -33,8 +28,8 @@ def corloc(model, hits, block="1", **more):
 
 
 def difference_of(one, other, margin=0.0):
-    made = judged_scores(NetworkScores("", (one,)), NetworkScores("", (other,)), margin)
-    return None if made is None else made.difference.in_points
+    made = compared_pair(NetworkScores("", (one,)), NetworkScores("", (other,)), margin)
+    return None if made is None else made.judgement.difference.in_points
 
 
 def blocks_of(model, seed, rates):
@@ -55,7 +50,7 @@ def test_a_block_is_chosen_on_the_other_half_of_the_images():
     records = blocks_of("a", 1, [0.5] * 12)  # twelve equal blocks: the best is so by chance alone
     score = chosen(records)
     best = max(records, key=lambda row: row.value)
-    assert score.how == CROSS_FITTED
+    assert score.how == BY_CROSS_FITTING
     assert score.best == best
     assert score.optimism == pytest.approx(best.value - score.value)
     assert score.optimism > 3, "the best of twelve equal blocks looks better than it is"
@@ -79,7 +74,11 @@ def test_of_few_images_the_last_block_stands():
     few = IDS[:12]
     records = {row: ImageRecords(few, one.values[:12]) for row, one in blocks_of("a", 1, [0.9, 0.9, 0.2]).items()}
     score = chosen(records)
-    assert (score.blocks, score.how, score.best.block) == (("3",), FIXED, max(records, key=lambda row: row.value).block)
+    assert (score.blocks, score.how, score.best.block) == (
+        ("3",),
+        TOO_FEW,
+        max(records, key=lambda row: row.value).block,
+    )
 
 
 def test_without_records_the_block_is_chosen_on_the_images_shown():

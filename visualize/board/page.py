@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dinoskip.decisions.wording import points
 from dinoskip.files import write_text
 from dinoskip.results import rows_csv
 from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
-from visualize.comparison import points
 from visualize.pages import render_page
 from visualize.report.rows_page import write_long_table
 from visualize.tables import as_csv
@@ -64,6 +64,7 @@ def _shown(table: BoardTable) -> dict[str, Any]:
             "block": line.score.block.replace("b", ""),
             "how": line.how,
             "difference": points(line.difference),
+            "verdict": line.verdict,
             "p": "" if line.p is None else f"{line.p:.2g}",
             "blocks": [_cell(line.values.get(block)) for block in table.blocks],
         }
@@ -88,7 +89,7 @@ def _cell(value: float | None) -> tuple[str, str]:
 
 _COLUMNS = (
     "measure", *SETTING, "rank", "source", "backbone", "block", "chosen", "value", "low", "high",
-    "difference", "difference_low", "difference_high", "paired", "p_holm", "places",
+    "difference", "difference_low", "difference_high", "paired", "p_holm", "places", "verdict", "selected",
 )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def _board_csv(board: Board) -> str:
                     table.label, *(table.setting[name] for name in SETTING), line.rank, line.source, line.backbone,
                     score.block.replace("b", ""), line.how, score.value, score.low, score.high,
                     *(apart or [None] * 4), line.p, None if line.places is None else _places(line.places),
+                    line.verdict, score.selected,
                 ]
             )  # fmt: skip
     return as_csv(_COLUMNS, lines)

@@ -2,24 +2,27 @@
 
 Ranked together are backbones of one task, metric, data set and split in one setting: protocol, resolution, norm, facet,
 classes and number of images. A backbone's block is chosen without the images it is reported on, as in the report
-(:class:`visualize.comparison.Scores`). Differences are paired image by image where both have records of the same
-images. All pairs of a table are compared, the higher one also with its own epoch 0 where that stands there, and their
-p-values adjusted together (Holm), so that it does not matter that the first is the one that came out highest. A
-backbone whose learning rate is unresolved is shown, and nothing is decided of it.
+(:mod:`dinoskip.decisions`). Differences are paired image by image where both have records of the same images. All
+pairs of a table are compared, the higher one also with its own epoch 0 where that stands there, and their p-values
+adjusted together (Holm), so that it does not matter that the first is the one that came out highest. A backbone whose
+learning rate is unresolved, or whose block was chosen on the images shown, is shown, and nothing is decided of it. Each
+was trained once: places and verdicts are of these weights, and another training may change them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from dinoskip.estimates import Difference, Judgement, decided, judged
+from dinoskip.decisions.choosing import Score
+from dinoskip.decisions.comparing import ComparedPair, NetworkScores, Verdict, compared_pair, decide
+from dinoskip.estimates import Difference
 from dinoskip.records import ImageRecords
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.board.sources import BoardSource
-from visualize.comparison import Score, Scores, aligned
+from visualize.comparison import Scores
 from visualize.rows import Benchmark, benchmark_key, comparable, values_of
 
 SETTING = ("protocol", "resolution", "norm", "facet", "classes", "n")
@@ -40,9 +43,21 @@ class BoardLine:
     score: Score
     values: Mapping[str, float]
     difference: Difference | None = None
-    p: float | None = None
+    decision: Verdict | None = None
     places: tuple[int, int] | None = None
     unresolved: str = ""
+
+    @property
+    def p(self) -> float | None:
+        """p of the difference to the first one, corrected for all pairs of the table; None where nothing was tested."""
+        return None if self.decision is None or math.isnan(self.decision.p) else self.decision.p
+
+    @property
+    def verdict(self) -> str:
+        """``lower, one training each`` than the first one, or ``undecided``; nothing without a difference."""
+        if self.decision is None:
+            return ""
+        return replace(self.decision, sign=-self.decision.sign).said
 
     @property
     def how(self) -> str:
@@ -54,7 +69,11 @@ class BoardLine:
     @property
     def backbone(self) -> str:
         """The model, and its epoch where it is known."""
-        return self.row.model + ("" if self.row.epoch == UNKNOWN_EPOCH else f" epoch {self.row.epoch}")
+        return _named(self.row)
+
+
+def _named(row: EvalResult) -> str:
+    return row.model + ("" if row.epoch == UNKNOWN_EPOCH else f" epoch {row.epoch}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,35 +154,34 @@ def _ranked(
         scored.append((key, chosen, by_block))
     scored.sort(key=lambda entry: -entry[1].value)
     starts = {(source, model): score for (source, model, epoch), score, _ in scored if epoch == 0}
-    pairs = list(combinations(range(len(scored)), 2))
-    judgements = [_judged([scored[at][:2] for at in pair], starts) for pair in pairs]
-    rates = [sources[key[0]].rate_of(score.row) for key, score, _ in scored]
-    signs = [
-        (0, math.nan) if rates[a] or rates[b] else decision
-        for (a, b), decision in zip(pairs, decided(judgements), strict=True)
-    ]
-    verdicts = dict(zip(pairs, zip(judgements, signs, strict=True), strict=True))
+    sides = []
+    for key, score, _ in scored:
+        start = starts.get(key[:2]) if key[2] > 0 else None
+        rate = sources[key[0]].rate_of(score.row)
+        sides.append(NetworkScores(_named(score.row), (score,), (start,) if start else (), rate))
+    found = _verdicts(sides)
     lines = []
     for at, ((source, _, _), score, by_block) in enumerate(scored):
-        above = sum(verdicts[other, at][1][0] > 0 for other in range(at))
-        below = sum(verdicts[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
-        judgement, (_, p) = verdicts.get((0, at), (None, (0, math.nan)))
-        apart = judgement.difference.in_points if judgement else None
-        if apart and not apart.paired and math.isnan(apart.low):
-            apart = None  # neither records nor intervals say how sure it is
+        above = sum(found[other, at][1].sign > 0 for other in range(at) if (other, at) in found)
+        below = sum(found[at, other][1].sign > 0 for other in range(at + 1, len(scored)) if (at, other) in found)
+        pair, decision = found.get((0, at), (None, None))
         rank = 1 + sum(other.value > score.value for _, other, _ in scored)
-        places, p_or_none = (1 + above, len(scored) - below), None if math.isnan(p) else p
-        turned = apart and apart.turned
+        turned = pair.judgement.difference.in_points.turned if pair else None
+        places = (1 + above, len(scored) - below)
         lines.append(
-            BoardLine(source, score.row, rank, score, values_of(by_block), turned, p_or_none, places, rates[at])
+            BoardLine(
+                source, score.row, rank, score, values_of(by_block), turned, decision, places, sides[at].unresolved
+            )
         )
     return lines
 
 
-def _judged(pair: Sequence[tuple[tuple[str, str, int], Score]], starts: Mapping[tuple[str, str], Score]) -> Judgement:
-    """Two backbones, each with its own start unless it is that itself."""
-    begun = [starts.get(key[:2]) if key[2] > 0 else None for key, _ in pair]
-    return judged(*aligned(*([score] for _, score in pair), *([score] if score else [] for score in begun)))
+def _verdicts(sides: Sequence[NetworkScores]) -> dict[tuple[int, int], tuple[ComparedPair, Verdict]]:
+    """How all pairs of backbones compare, by their places; without pairs of which nothing says how sure it is."""
+    made = {(a, b): compared_pair(sides[a], sides[b]) for a, b in combinations(range(len(sides)), 2)}
+    pairs = {places: pair for places, pair in made.items() if pair is not None}
+    decisions = decide(list(pairs.values()))
+    return {places: (pair, decision) for (places, pair), decision in zip(pairs.items(), decisions, strict=True)}
 
 
 def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Setting) -> list[BoardLine]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results import EvalResult
 from visualize.figures.curves import Groups, curves_figure, panel_groups
 from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
@@ -18,7 +19,6 @@ from visualize.rows import (
     Variants,
     arranged,
     best,
-    failed_cuts,
     last_epochs,
     one_k_per_dataset,
     single_blocks,

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dinoskip.decisions.comparing import aligned
 from dinoskip.estimates import Difference, difference
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from dinoskip.statistics import SeedSummary, over_seeds
-from visualize.comparison import Scores, aligned
+from visualize.comparison import Scores
 from visualize.rows import failed_cuts, spread
 
 

@@ -2,10 +2,11 @@
 
 A claim is that some numbers are above others, or at most a margin below (:mod:`visualize.paper.rules`). Every pair of
 networks that its rule names is a comparison on every benchmark that both have, all seeds of a network together; as in
-the report's answer the higher one must also be above its own start (:mod:`dinoskip.estimates`). All comparisons of all
-claims are corrected together for their number (Holm), and one counts where its corrected p is below 0.05. A claim is
-supported if comparisons count for it and none against it, contradicted if they count against it alone, mixed if both
-ways, and undecided if none counts.
+the report's answer the higher one must also be above its own start, and what was chosen on the images shown decides
+nothing (:mod:`dinoskip.decisions.comparing`). All comparisons of all claims are corrected together for their number
+(Holm), and one counts where its corrected p is below 0.05. A claim is supported if comparisons count for it and none
+against it, contradicted if they count against it alone, mixed if both ways, and undecided if none counts; the word says
+where all that counts is of one training each.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from itertools import product
 
 import numpy as np
 
-from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, one_sided
+from dinoskip.decisions.comparing import ONE_EACH, ComparedPair, NetworkScores, compared_pair
+from dinoskip.decisions.wording import points, signed
+from dinoskip.estimates import SIGNIFICANT, difference, estimate, one_sided
 from dinoskip.statistics import holm
-from visualize.comparison import NetworkScores, Scores, judged_scores, points, signed
+from visualize.comparison import Scores, text_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, INITIALISED, SKIP
 from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
@@ -38,13 +41,14 @@ class Comparison:
     """Two numbers side by side; ``p`` is that of the claim's opposite being as likely, before any correction.
 
     ``direction`` is 1 if the difference points the claim's way, -1 if the other; ``sign`` is the same where it counts
-    after the correction (:func:`corrected`), else 0.
+    after the correction (:func:`corrected`), else 0. ``one_each``: both networks were trained once.
     """
 
     text: str
     p: float
     direction: int
     sign: int = 0
+    one_each: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,14 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`MIXED`, :data:`UNDECIDED`."""
-        signs = frozenset(pair.sign for pair in self.comparisons) - {0}
-        return {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED, frozenset(): UNDECIDED}.get(signs, MIXED)
+        """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`MIXED`, :data:`UNDECIDED`.
+
+        It says so where all that counts is of one training each: another training may turn it.
+        """
+        counts = [pair for pair in self.comparisons if pair.sign]
+        signs = frozenset(pair.sign for pair in counts)
+        word = {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED, frozenset(): UNDECIDED}.get(signs, MIXED)
+        return f"{word}, {ONE_EACH}" if counts and all(pair.one_each for pair in counts) else word
 
 
 def claims(study: ComparedStudy, scores: Scores, roughness: Roughness | None = None, block: int = 0) -> list[Claim]:
@@ -91,9 +100,9 @@ def corrected(judged: Sequence[Claim]) -> list[Claim]:
 def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
     """What a study has of a rule."""
     for benchmark, high, low in pairs_of(rule, study, scores):
-        judgement = judged_scores(high, low, rule.margin)
-        if judgement is not None:
-            yield _compared(benchmark.label, high, low, judgement, rule.margin)
+        pair = compared_pair(high, low, rule.margin)
+        if pair is not None:
+            yield _compared(benchmark.label, pair, rule.margin)
 
 
 def pairs_of(
@@ -158,25 +167,17 @@ def _numbers_of(
             yield NetworkScores(name, tuple(now), starts, unresolved)
 
 
-def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Judgement, margin: float) -> Comparison:
-    """``high`` should be the larger, or at most ``margin`` smaller; a dead network never wins."""
-    gap, less = judgement.difference, margin / 100
-    higher = high if gap.value > 0 else low
+def _compared(label: str, pair: ComparedPair, margin: float) -> Comparison:
+    """The first side should be the larger, or at most ``margin`` smaller; a dead network never wins."""
+    judgement, less = pair.judgement, margin / 100
+    gap = judgement.difference
     shown = replace(gap, value=gap.value - less, low=gap.low - less, high=gap.high - less)
-    direction = 0 if higher.is_dead else (gap.value > 0) - (gap.value < 0)
-    text = f"{label}: {high.text} − {low.text} = {points(shown.in_points)}"
+    text = f"{label}: {text_of(pair.first)} − {text_of(pair.second)} = {points(shown.in_points)}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
-        text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
-    text += f"; {gap.why}" if gap.why else ""
-    return _of_rates(Comparison(text, judgement.p, direction), [high, low])
-
-
-def _of_rates(compared: Comparison, sides: Sequence[NetworkScores | StudyVariant]) -> Comparison:
-    """Return ``compared``, undecided where a learning rate is unresolved."""
-    names = list(dict.fromkeys(side.name for side in sides if side.unresolved))
-    if not names:
-        return compared
-    return replace(compared, p=math.nan, text=f"{compared.text}; rate of {' and '.join(names)} unresolved")
+        text += f"; {pair.leader.name} is {signed(100 * judgement.gain.value)} from its own start"
+    text += "".join(f"; {why}" for why in (gap.why, pair.barred) if why)
+    direction = 0 if pair.leader.is_dead else pair.direction
+    return Comparison(text, pair.tested.p, direction, one_each=pair.one_each)
 
 
 def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterator[Comparison]:
@@ -186,7 +187,12 @@ def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterato
         alike = (first_seeds[0].optimizer, first_seeds[0].depth) == (second_seeds[0].optimizer, second_seeds[0].depth)
         if alike and (first_seeds[0].role, second_seeds[0].role) == (INITIALISED, SKIP):
             sides = {name: [roughness[variant.name] for variant in networks[name]] for name in (first, second)}
-            yield _of_rates(_smoother(sides), [first_seeds[0], second_seeds[0]])
+            compared = _smoother(sides)
+            names = [seeds[0].name for seeds in (first_seeds, second_seeds) if seeds[0].unresolved]
+            if names:  # nothing is tested
+                text = f"{compared.text}; rate of {' and '.join(names)} unresolved"
+                compared = replace(compared, p=math.nan, text=text)
+            yield compared
 
 
 def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparison:
@@ -203,7 +209,7 @@ def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparis
     if len(ours) == len(theirs) == 1:
         wins, count, chance = smoother(ours[0], theirs[0])
         text += f"; smoother on {wins} of {count} images, p = {chance:.2g}"
-        return Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
+        return Comparison(text, chance, (2 * wins > count) - (2 * wins < count), one_each=True)
     values = np.array([*ours, *theirs], dtype=np.float64)
     each = [estimate(of_images) for of_images in values[:, np.isfinite(values).all(0)]]
     gap = difference(each[len(ours) :], each[: len(ours)])
@@ -219,9 +225,13 @@ def claims_grid(judged: Sequence[Claim]) -> TextTable:
     for claim in judged:
         rules.add(len(lines))
         lines.append([claim.text, claim.verdict, "" if claim.comparisons else claim.missing])
-        lines += [["", shown[pair.sign], pair.text] for pair in claim.comparisons]
+        lines += [["", shown[pair.sign], _said(pair)] for pair in claim.comparisons]
     head = [[("claim", 1), ("here", 1), ("the rows that say so", 1)]]
     return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_note(judged)])
+
+
+def _said(pair: Comparison) -> str:
+    return f"{pair.text}; {ONE_EACH}" if pair.sign and pair.one_each else pair.text
 
 
 def _note(judged: Sequence[Claim]) -> str:

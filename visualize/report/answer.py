@@ -2,11 +2,9 @@
 
 Every network, all its seeds of training together, is compared with the one with skips of the same optimizer and depth;
 without such pairs every later one with the first. One is better where the difference **and** its gain over its own
-start hold (:func:`visualize.comparison.judged_scores`), p below 0.05 after correction for all lines of the page (Holm),
-it is not dead (:func:`visualize.comparison.is_dead`), the measure separates networks at all
-(:mod:`visualize.report.separation`), and the learning rates of both are resolved
-(:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a skipless block's
-output and its MLP branch are, count as one.
+start hold, corrected for all lines of the page (:mod:`dinoskip.decisions.comparing`), and the measure separates
+networks at all (:mod:`visualize.report.separation`); of one training each it is called higher. Lines that read the same
+numbers at several places, as a skipless block's output and its MLP branch are, count as one.
 """
 
 from __future__ import annotations
@@ -14,25 +12,32 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.estimates import Difference, Judgement, decided
-from dinoskip.results import EvalResult
-from visualize.comparison import (
-    CROSS_FITTED,
-    HELD_OUT,
-    OWN_BEST,
-    ROUNDED,
+from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT, Score
+from dinoskip.decisions.comparing import (
+    BETTER,
+    HIGHER,
+    LOWER,
+    ONE_EACH,
+    UNDECIDED,
+    WORSE,
+    ComparedPair,
     NetworkScores,
-    Score,
-    Scores,
-    judged_scores,
-    points,
-    signed,
+    Verdict,
+    compared_pair,
+    decide,
+    unresolved_rates,
 )
+from dinoskip.decisions.failures import failed_cuts
+from dinoskip.decisions.wording import ROUNDED, points, signed
+from dinoskip.estimates import Difference
+from dinoskip.results import EvalResult
+from visualize.comparison import OWN_BEST, Scores
 from visualize.paper.published import SKIP
-from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, failed_cuts, families, single_blocks, values_of
+from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
 from visualize.tables import mean_deviation
 
-BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+WORDS = (BETTER, WORSE, HIGHER, LOWER)
+"""The words of a verdict, in the order of a sentence."""
 SAME_WEIGHTS = "the same weights"
 
 
@@ -68,32 +73,38 @@ class Measured(NetworkScores):
 
 @dataclass(frozen=True, eq=False)
 class AnswerLine:
-    """One benchmark: both networks (None: not run), their difference, what it is measured against.
+    """One benchmark: both networks (None: not run), how they compare, what that is measured against.
 
-    ``sign`` is 1 where the first is better, -1 where it is worse, 0 where that is undecided; ``p`` is corrected for
-    the number of comparisons, ``why`` says what else leaves it undecided. ``gain`` is of the higher network over its
-    own start. ``trivial`` is the best rule that looks at no image.
+    ``pair`` and ``decision`` are None without two networks, or where nothing says how sure the difference is.
+    ``trivial`` is the best rule that looks at no image.
     """
 
     benchmark: Benchmark
     first: Measured | None
     second: Measured | None
-    judgement: Judgement | None = None
-    sign: int = 0
-    p: float | None = None
-    why: str = ""
+    pair: ComparedPair | None = None
+    decision: Verdict | None = None
     trivial: EvalResult | None = None
 
     @property
     def difference(self) -> Difference | None:
-        """Difference between the two networks in percentage points; None without a judgement."""
-        return self.judgement.difference.in_points if self.judgement else None
+        """Difference between the two networks in percentage points; None without a pair."""
+        return self.pair.judgement.difference.in_points if self.pair else None
 
     @property
-    def higher(self) -> Measured | None:
-        """The network of the higher score."""
-        difference = self.difference
-        return None if difference is None else self.first if difference.value > 0 else self.second
+    def sign(self) -> int:
+        """1 where the first is better, or of one training each higher, -1 where it is worse, 0 where undecided."""
+        return self.decision.sign if self.decision else 0
+
+    @property
+    def p(self) -> float | None:
+        """p, corrected for the number of comparisons; nan where nothing was tested, None without a pair."""
+        return self.decision.p if self.decision else None
+
+    @property
+    def why(self) -> str:
+        """What else than p leaves it undecided."""
+        return self.decision.why if self.decision else ""
 
     @property
     def same_weights(self) -> bool:
@@ -106,22 +117,23 @@ class AnswerLine:
     @property
     def unresolved(self) -> str:
         """``rate of skip unresolved``, of the networks whose learning rate is not; nothing where all are."""
-        names = [side.name for side in (self.first, self.second) if side and side.unresolved]
-        return f"rate of {' and '.join(names)} unresolved" if names else ""
+        return unresolved_rates([side for side in (self.first, self.second) if side])
 
     @property
     def verdict(self) -> str:
-        """:data:`BETTER`, :data:`WORSE` or :data:`UNDECIDED`, of the first network."""
-        return {1: BETTER, -1: WORSE}.get(self.sign, UNDECIDED)
+        """Of the first network :data:`BETTER` or :data:`WORSE`, of one training each :data:`HIGHER` or :data:`LOWER`;
+        else :data:`UNDECIDED`."""
+        return self.decision.word if self.decision else UNDECIDED
+
+    @property
+    def said(self) -> str:
+        """The verdict with all that belongs to it: ``higher, one training each``."""
+        return self.decision.said if self.decision else UNDECIDED
 
     @property
     def certainty(self) -> str:
         """``better, p = 0.012``, or why it is undecided; nothing without a difference."""
-        if self.difference is None or self.p is None:
-            return ""
-        if self.why:
-            return f"{self.verdict}: {self.why}"
-        return f"{self.verdict}, p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'}"
+        return self.decision.certainty if self.decision else ""
 
 
 @dataclass(frozen=True)
@@ -201,8 +213,8 @@ def _line(
 ) -> AnswerLine:
     first, second = (measured(name, networks.get(name, ()), benchmark, scores) for name in names)
     trivial = benchmark.baseline(baselines)
-    judgement = judged_scores(first, second) if first and second else None
-    return AnswerLine(benchmark, first, second, judgement, trivial=trivial)
+    pair = compared_pair(first, second) if first and second else None
+    return AnswerLine(benchmark, first, second, pair, trivial=trivial)
 
 
 def _failed(rows: Rows) -> str:
@@ -216,23 +228,13 @@ def _failed(rows: Rows) -> str:
 
 
 def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) -> list[Answer]:
-    """Set the corrected p and the sign of each line; lines of the same numbers are corrected as one."""
-    distinct: dict[Hashable, Judgement] = {}
-    for answer in compared:
-        for line in answer.lines:
-            if line.judgement:
-                distinct.setdefault(_comparison(answer, line), line.judgement)
-    verdicts = dict(zip(distinct, decided(list(distinct.values())), strict=True))
+    """Set the decision of each line; lines of the same numbers are corrected as one."""
+    lines = [(answer, line, line.pair) for answer in compared for line in answer.lines if line.pair]
+    keys = [_comparison(answer, line) for answer, line, _ in lines]
+    silent = [speechless.get(line.benchmark, "") for _, line, _ in lines]
+    found = iter(decide([pair for _, _, pair in lines], keys, silent))
     return [
-        replace(
-            answer,
-            lines=[
-                _line_decided(line, *verdicts[_comparison(answer, line)], speechless.get(line.benchmark, ""))
-                if line.judgement
-                else line
-                for line in answer.lines
-            ],
-        )
+        replace(answer, lines=[_line_decided(line, next(found)) if line.pair else line for line in answer.lines])
         for answer in compared
     ]
 
@@ -248,19 +250,10 @@ def without_place(setting: str) -> str:
     return ", ".join(part for part in setting.split(", ") if not part.startswith("read at ") and part != OWN_BEST)
 
 
-def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> AnswerLine:
-    winner, difference = line.higher, line.difference
-    gain = line.judgement.gain if line.judgement else None
-    if winner is None or difference is None:
-        return line
-    why = line.unresolved or speechless or difference.why
+def _line_decided(line: AnswerLine, decision: Verdict) -> AnswerLine:
     if line.same_weights:
-        why = SAME_WEIGHTS
-    if not why and winner.is_dead:
-        why = f"{winner.name} is dead"
-    if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
-        why = f"{winner.name} is not clearly above its own start ({signed(100 * gain.value)})"
-    return replace(line, p=p, sign=0 if why else sign, why=why)
+        decision = replace(decision, sign=0, why=SAME_WEIGHTS)
+    return replace(line, decision=decision)
 
 
 def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
@@ -284,7 +277,7 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
         return f"{answer.first} and {answer.second} have {SAME_WEIGHTS}."
     if why := next(filter(None, (line.unresolved for _, line in lines)), ""):
         return f"No verdict between {answer.first} and {answer.second}: {why}."
-    parts = [_part(word, [line for _, line in lines if line.sign == sign]) for sign, word in ((1, BETTER), (-1, WORSE))]
+    parts = [_part(word, [line for _, line in lines if line.verdict == word]) for word in WORDS]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
         measures = "the one measure" if len(lines) == 1 else f"any of the {len(lines)} measures"
@@ -315,16 +308,21 @@ def dependences(compared: Sequence[Answer]) -> list[str]:
         for benchmark, lines in measures.items():
             values = [line.difference.value for line in lines if line.difference]
             if min(values) <= -ROUNDED and max(values) >= ROUNDED:
-                said = (f"{line.benchmark.setting} {points(line.difference)} {line.verdict}" for line in lines)
+                said = (f"{line.benchmark.setting} {points(line.difference)} {line.said}" for line in lines)
                 about = f"{benchmark.label}: the sign of {answer.first} − {answer.second}"
                 sentences.append(f"{about} depends on where blocks are read: {'; '.join(said)}.")
     return sentences
 
 
 def _part(word: str, lines: Sequence[AnswerLine]) -> str:
-    """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``."""
+    """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``, ``higher, one training each, in ...``."""
     said = [f"{line.benchmark.label} ({points(line.difference)})" for line in lines]
-    return f"{word} in {'; '.join(said)}" if said else ""
+    return f"{_with_trainings(word)} in {'; '.join(said)}" if said else ""
+
+
+def _with_trainings(word: str) -> str:
+    """``better``; ``higher, one training each,``."""
+    return f"{word}, {ONE_EACH}," if word in {HIGHER, LOWER} else word
 
 
 def _of_pairs(pairs: Sequence[Answer]) -> str:
@@ -341,8 +339,8 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
     said: dict[str, list[str]] = {}
     for pair in pairs:
         lines = [line for line in pair.lines if line.difference]
-        counts = [(word, sum(line.sign == sign for line in lines)) for sign, word in ((1, BETTER), (-1, WORSE))]
-        words = " and ".join(f"{word} on {count}" for word, count in counts if count)
+        counts = [(word, sum(line.verdict == word for line in lines)) for word in WORDS]
+        words = " and ".join(f"{_with_trainings(word)} on {count}" for word, count in counts if count)
         if words:
             outcome = f"is {words} of {len(lines)} measures"
         elif all(line.why == SAME_WEIGHTS for line in lines):
@@ -374,10 +372,10 @@ def choices(compared: Sequence[Answer]) -> str:
         for line in answer.lines:
             for score in (score for side in (line.first, line.second) if side for score in side.now):
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
-                if score.how in {CROSS_FITTED, HELD_OUT} and score.optimism >= 0.05:
+                if score.how in {BY_CROSS_FITTING, BY_HELD_OUT} and score.optimism >= 0.05:
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
     text = " ".join(f"Blocks {how} ({'; '.join(labels)})." for how, labels in hows.items() if how)
-    if {CROSS_FITTED, HELD_OUT} & set(hows):
+    if {BY_CROSS_FITTING, BY_HELD_OUT} & set(hows):
         if removed:
             text += f" Choosing the block on these images instead would have raised the score: {'; '.join(removed)}."
         else:

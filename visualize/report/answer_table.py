@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from visualize.comparison import Score, points
+from dinoskip.decisions.choosing import Score
+from dinoskip.decisions.wording import points
 from visualize.report.answer import Answer, Measured, choices, dependences, verdict
 from visualize.report.cautions import cautions
 from visualize.tables import TextTable, mean_deviation

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
-from dinoskip.estimates import gain_of
-from visualize.comparison import ROUNDED, aligned
+from dinoskip.decisions.comparing import FAR, low_power
+from dinoskip.decisions.wording import ROUNDED
+from dinoskip.estimates import least_gap
 from visualize.report.answer import Answer, AnswerLine, Measured
 
 _UNPAIRED = "no records of both on the same images, so the difference is unpaired"
@@ -34,8 +36,24 @@ def cautions(compared: Sequence[Answer], silent: Sequence[Answer] = ()) -> list[
             if line.difference and not line.difference.paired and not line.difference.seeds:
                 lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
     shown = [line for answer in compared if answer.second for line in answer.lines]
-    several = any(line.judgement and line.judgement.difference.seeds for line in shown)
+    lines |= dict.fromkeys(_power(shown))
+    several = any(line.difference and line.difference.seeds for line in shown)
     return [*lines, *([_SEEDS if several else _ONE_RUN] if shown else [])]
+
+
+def _power(lines: Sequence[AnswerLine]) -> Iterator[str]:
+    """What comparisons of few seeds could not have found, a sentence for each number of seeds."""
+    found = {}
+    for line in lines:
+        if line.pair and line.decision and (gap := low_power(line.pair, line.decision)) is not None:
+            found[line.pair.seeds, line.decision.comparisons] = gap
+    for (seeds, comparisons), gap in sorted(found.items()):
+        enough = next(more for more in itertools.count(seeds + 1) if least_gap(more, comparisons) <= FAR)
+        yield (
+            f"With {seeds} seeds and {comparisons} comparisons on the page two networks are told apart in 8 of 10 "
+            f"cases only where they lie {gap:.0f} deviations over seeds apart: undecided says little. "
+            f"With {enough} seeds {least_gap(enough, comparisons):.1f} suffice"
+        )
 
 
 def _of_network(line: AnswerLine, side: Measured) -> list[str]:
@@ -48,7 +66,7 @@ def _of_network(line: AnswerLine, side: Measured) -> list[str]:
     if line.trivial is not None and low <= line.trivial.value:
         name, value = line.trivial.rule, line.trivial.value
         said.append(f"{about} {_not_above(side.value, value)} the baseline ({name}), {value:.1f}")
-    gain = gain_of(*aligned(side.now, side.before))
+    gain = side.gain
     if gain is not None and not gain.low > 0:
         start = side.value - 100 * gain.value
         said.append(f"{about} {_not_above(side.value, start)} the same network before training, {start:.1f}")

@@ -6,16 +6,20 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from visualize.comparison import signed
+from dinoskip.decisions.comparing import HIGHER, LOWER
+from dinoskip.decisions.wording import signed
 from visualize.report.answer import SAME_WEIGHTS, Answer, AnswerLine, Measured
 from visualize.rows import Benchmark, StudyVariant
 from visualize.tables import NOT_RUN, TextTable
 
 NOT_SEPARATING = "not separating"
-LEGEND = (
+_LEGEND = (
     "Each cell: the difference in points from the network above the line, and whether the network is better or worse. "
     "Undecided: it could be chance. Not separating: no trained network is above every baseline and untrained network "
     "here, so the measure decides nothing."
+)
+_OF_ONE_EACH = (
+    " Higher and lower are of one training each: the images tell the two apart, and another training may not."
 )
 
 
@@ -44,6 +48,12 @@ def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Ov
     return [
         _overview(reference, pairs, silent) for reference, pairs in references.items() if any(a.lines for a in pairs)
     ]
+
+
+def legend(views: Sequence[Overview]) -> str:
+    """What the words of the cells mean."""
+    kinds = {cell.kind for view in views for _, cells in view.lines for cell in cells}
+    return _LEGEND + (_OF_ONE_EACH if kinds & {HIGHER, LOWER} else "")
 
 
 def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchmark]) -> Overview:
@@ -78,8 +88,8 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     if silent:
         return MeasuredCell("silent", _with_failure(NOT_SEPARATING, line.first), number)
     if line.first.is_dead:
-        return MeasuredCell(line.verdict, f"{line.verdict}, network dead", number)
-    return MeasuredCell(line.verdict, _with_failure(line.verdict, line.first), number)
+        return MeasuredCell(line.verdict, f"{line.said}, network dead", number)
+    return MeasuredCell(line.verdict, _with_failure(line.said, line.first), number)
 
 
 def _blocks(side: Measured) -> str:

@@ -27,7 +27,7 @@ from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
 from visualize.report.markdown import report_markdown
-from visualize.report.overview import LEGEND, Overview, described, overview_tables, overviews
+from visualize.report.overview import Overview, described, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
 from visualize.report.separation import separation_said, separations, speechless
 from visualize.report.tables import (
@@ -144,7 +144,7 @@ def _write_page(
         "verdict": tables.verdict,
         "overviews": seen,
         "about": described(report.variants),
-        "legend": LEGEND,
+        "legend": legend(seen),
         "choices": choices(pairs),
         "separated": tables.separated,
         "shown_as": {name: variants[0].name for name, variants in families(report.variants).items()},

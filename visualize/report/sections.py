@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from visualize.comparison import points
+from dinoskip.decisions.failures import failed_cuts
+from dinoskip.decisions.wording import points
 from visualize.palette import variant_colour, variant_places
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
-from visualize.rows import FAILED_NOTE, Benchmark, Rows, failed_cuts, single_blocks, values_of
+from visualize.rows import FAILED_NOTE, Benchmark, Rows, single_blocks, values_of
 from visualize.tables import NOT_RUN, DataTable, TextTable, mean_deviation, shown
 
 _SHADES = 10

@@ -2,21 +2,21 @@
 
 A measure separates if some trained network is above the best rule that looks at no image **and** above every network
 before training, its own start included: the largest of these one-sided p-values, corrected over all networks and
-measures of the page (Holm), is below 0.05. Read points at which every network has the same numbers count as one. Where
-neither a rule nor an untrained network was measured it is taken on trust, and said so. A measure that does not separate
-decides nothing.
+measures of the page (Holm), is below 0.05; a number that was chosen on the images shown is not tested. Read points at
+which every network has the same numbers count as one. Where nothing was tested it is taken on trust, and said so. A
+measure that does not separate decides nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.estimates import SIGNIFICANT, Difference, difference, gain_of, one_sided
+from dinoskip.decisions.comparing import above_rule, above_start, chance_of_nothing, separating
+from dinoskip.decisions.wording import points
+from dinoskip.estimates import Difference
 from dinoskip.results import EvalResult
-from dinoskip.statistics import holm
-from visualize.comparison import Scores, aligned, points
+from visualize.comparison import Scores
 from visualize.report.answer import Measured, measured, without_place
 from visualize.rows import Benchmark, StudyVariant, families
 
@@ -40,20 +40,13 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
         sides = [side for name, variants in networks.items() if (side := measured(name, variants, benchmark, scores))]
         trivial = benchmark.baseline(baselines)
         above = {side.name: _above(side, sides, trivial, scores) for side in sides if side.before or trivial}
-        chances = [_p_of_nothing(list(differences.values())) for differences in above.values()]
+        chances = [chance_of_nothing(side, list(above[side.name].values())) for side in sides if side.name in above]
         every.append((benchmark, sides, chances, _text(benchmark, sides, trivial, above)))
-    distinct: dict[Hashable, list[float]] = {}
-    for benchmark, sides, chances, _ in every:
-        distinct.setdefault(_test(benchmark, sides), chances)
-    adjusted = iter(holm([p for chances in distinct.values() for p in chances]))
-    of_tests = {test: [next(adjusted) for _ in chances] for test, chances in distinct.items()}
-    judged = []
-    for benchmark, sides, _, text in every:
-        corrected = of_tests[_test(benchmark, sides)]
-        tested = not all(map(math.isnan, corrected))
-        separates = any(p < SIGNIFICANT for p in corrected) if tested else None
-        judged.append(Separation(benchmark, separates, text))
-    return judged
+    tests = [_test(benchmark, sides) for benchmark, sides, _, _ in every]
+    found = separating([chances for _, _, chances, _ in every], tests)
+    return [
+        Separation(benchmark, separates, text) for (benchmark, *_, text), separates in zip(every, found, strict=True)
+    ]
 
 
 def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
@@ -76,19 +69,11 @@ def _above(
     """How much a network is above the trivial rule, and above every network before training, by its name."""
     above: dict[str, Difference] = {}
     if trivial is not None:
-        now, rule = aligned(side.now, [scores.of(trivial)])
-        above[_RULE] = difference([score - rule[0] for score in now])
+        above[_RULE] = above_rule(side, scores.of(trivial))
     for second in (first for first in sides if first.before):
-        now, before = aligned(side.now, second.before)
-        gain = gain_of(now, before) if second is side else difference(now, before)
+        gain = above_start(side, second)
         above |= {second.name: gain} if gain is not None else {}
     return above
-
-
-def _p_of_nothing(above: Sequence[Difference]) -> float:
-    """p of a network not being above all that has not learnt: the largest of all."""
-    chances = [one_sided(values) for values in above]
-    return math.nan if not chances or any(map(math.isnan, chances)) else max(chances)
 
 
 def _text(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.layout import ComparedTable
 from visualize.rows import (
@@ -17,7 +18,6 @@ from visualize.rows import (
     arranged,
     benchmark_key,
     best,
-    failed_cuts,
     last_epochs,
     principal,
     setting_note,

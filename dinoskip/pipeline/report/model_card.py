@@ -12,13 +12,14 @@ import huggingface_hub
 
 from dinoskip import __version__
 from dinoskip.config import dump
+from dinoskip.decisions.choosing import Score
 from dinoskip.errors import DataError
 from dinoskip.files import read_json
 from dinoskip.results import EvalResult
 from dinoskip.tasks import TABLE, task
 from dinoskip.vit_config import VitConfig
 from visualize.board import read_sources
-from visualize.comparison import Score, Scores
+from visualize.comparison import Scores
 from visualize.tables import markdown_rows
 
 _FEATURES = "image-feature-extraction"

@@ -64,4 +64,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", check=check, version=23, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", check=check, version=24, reads_stores=False)

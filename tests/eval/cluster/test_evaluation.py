@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.decisions.cross_fitting import SPLITS
 from dinoskip.errors import ConfigError
-from dinoskip.estimates import SPLITS
 from dinoskip.features import ExportSettings, FeatureSet, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.randomness import numpy_rng
 from dinoskip.records import read_records
@@ -97,6 +97,7 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
             assert written[row.block] == match(counts).tolist()
     assert rows[0].resolution == "32 square, scored at label size"
     assert rows[-1].model == "baseline: one cluster"
+    assert [row.selected for row in rows] == ["cross-fitted"] * (len(rows) - 1) + ["fixed"]
     commonest = max(np.bincount(np.concatenate(labels).ravel())[:3])
     known = sum(int((label != 255).sum()) for label in labels)
     assert rows[-1].value == pytest.approx(100 * commonest / known / 3)
@@ -141,6 +142,7 @@ def test_crops_are_scored_as_cropped(dataset: SegmentationDataset, tmp_path: Pat
         "stego, steps 3, batch size 2, fitted on train, 3 clusters",
         "32 short_crop, nearest, flip, scored at the crop's size",
     )
+    assert {row.selected for row in rows[:-1]} == {"shown"}, "as published, matched on the images reported"
     label = scored_label(dataset.label(0), config)
     picture = Image.open(dataset.label_paths[0]).resize((32, 36), Image.Resampling.NEAREST).crop((0, 2, 32, 34))
     np.testing.assert_array_equal(label, np.asarray(picture))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dinoskip.estimates import SPLITS
+from dinoskip.decisions.cross_fitting import SPLITS
 from eval.cluster import confusion, match, one_to_one
 from eval.cluster.matching import NO_CLASS, ImageCounts, cross_matched_areas, matched_areas, total_counts
 from eval.metrics import ConfusionMatrix

@@ -91,8 +91,11 @@ def test_without_held_out_images_the_choice_is_dinov2s_and_said(
 ) -> None:
     rows = rows_of(folders, tmp_path, holdout=0.0)
     assert {row.note for row in rows if not row.is_baseline} == {"best on validation"}
+    assert {(row.is_baseline, row.selected) for row in rows} == {(False, "shown"), (True, "fixed")}
     single = rows_of(folders, tmp_path / "b", protocol="dino", learning_rates=(1.0,), holdout=0.0)
     assert {row.note for row in single} == {""}
+    chosen_input = {row.selected for row in single if not row.is_baseline}
+    assert chosen_input <= {"fixed", "shown"}
 
 
 def test_features_that_are_not_finite_and_heads_that_diverge_are_refused(

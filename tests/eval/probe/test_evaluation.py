@@ -75,6 +75,8 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
         for block in ("1", "2", "1+2")
         for metric, note in (("mIoU", ""), ("mAcc", ""), ("aAcc", ""), ("mIoU", "best on validation"))
     } | {("", "mIoU", "")}
+    assert {(row.note, row.selected) for row in rows[:-1]} == {("", "held out"), ("best on validation", "shown")}
+    assert rows[-1].selected == "fixed"
     floor = rows[-1]
     labels, pixels = [val_set.label(i) for i in range(5)], ConfusionMatrix(2)
     commonest = int(np.bincount(np.concatenate([train_set.label(i).ravel() for i in range(12)]))[:2].argmax())

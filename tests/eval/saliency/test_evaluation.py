@@ -116,6 +116,8 @@ def test_the_solver_adds_rows_of_its_soft_maps(
     models = [row for row in rows if not row.is_baseline]
     assert [row.protocol.endswith("bilateral solver") for row in models] == [*[False] * 3, *[True] * 3] * 2
     smooth = {(row.block, row.metric): row for row in models if "solver" in row.protocol}
+    assert {row.metric for row in rows if row.selected == "shown"} == {"maxF"}, "its threshold is the best on these"
+    assert all((row in smooth.values()) == (row.selected == "shown") for row in models if row.metric == "maxF")
     for block in (1, 2):
         curves, iou = [], []
         for i in range(3):

@@ -102,6 +102,22 @@ def test_what_it_is_chosen_by_is_in_its_key_and_the_replaced_rate_is_not(tmp_pat
     assert plain != keys(path, *SMALL, "sweep.pretrain.batch_size=2")
 
 
+def test_a_rate_is_chosen_by_the_best_of_all_blocks(tmp_path: Path) -> None:
+    """The last block of a skipless network is not its best, and a sweep by it chose another rate."""
+    probed = "probe: {dataset: scenes, size: 32, train_images: 5, val_images: 3}"
+    path = written(tmp_path, SWEEP.replace("online: {", f"online: {{{probed}, "))
+    for blocks in ("[0]", "[1]", "all"):
+        asked = [f"online.{part}.blocks={blocks}" for part in ("knn", "probe")]
+        nodes = build_nodes(*load_study(path, [*SMALL, *asked]))
+        (sweep,) = (node for node in nodes if node.stage == "sweep")
+        assert {name: part.blocks for name, part in sweep.settings.online.parts.items()} == dict.fromkeys(
+            ("knn", "probe"), "all"
+        )
+        assert {name: part["blocks"] for name, part in sweep.plain["online"].items()} == dict.fromkeys(
+            ("knn", "probe"), "all"
+        )
+
+
 def test_the_chosen_rate_trains_the_variant(tmp_path: Path) -> None:
     arguments = ["run", written(tmp_path), *SMALL, f"output={tmp_path / 'out'}", "--until", "pretrain"]
     assert main(arguments) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,37 @@ def board_of(*made: tuple[EvalResult, ImageRecords], **more: object) -> dict[str
 
 def with_luck(*pair: tuple[EvalResult, ImageRecords]) -> float:
     return difference(*([estimate(records.values)] for _, records in pair)).with_luck
+
+
+def test_a_board_says_higher_and_lower_of_one_training_each(tmp_path: Path) -> None:
+    found = board_of(of_hits("a", slice(0, 55)), of_hits("b", slice(0, 5)))
+    assert (found["a 3"].verdict, found["b 3"].verdict) == ("", "lower, one training each")
+    made = dict([of_hits("a", slice(0, 55)), of_hits("b", slice(0, 5))])
+    write_board(make_board([BoardSource("one", tuple(made), made)]), tmp_path)
+    (first, second) = csv.DictReader((tmp_path / "board.csv").read_text(encoding="utf-8").splitlines())
+    assert (first["verdict"], second["verdict"], second["selected"]) == ("", "lower, one training each", "fixed")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "lower, one training each" in page
+    assert "better" not in page.partition("<body>")[2]
+
+
+def test_a_dead_backbone_is_above_none_on_a_board() -> None:
+    made = dict([of_hits("a", slice(0, 55)), of_hits("b", slice(0, 5))])
+    (high, low) = made
+    gone = replace(high, token_cosine=0.999, complete=1.0, degenerate=1.0)
+    found = board_of((gone, made[high]), (low, made[low]))
+    assert [line.places for line in found.values()] == [(1, 2), (1, 2)]
+    assert found["b 3"].verdict == "undecided"
+
+
+def test_a_block_chosen_on_the_images_shown_decides_nothing_on_a_board(tmp_path: Path) -> None:
+    made = source("one", {"a": {"1": 0.95, "2": 0.9}, "b": {"1": 0.05}}, records=False)
+    (first, second) = make_board([made]).tables[0].lines
+    assert (first.score.selected, second.score.selected) == ("shown", "fixed")
+    assert (first.places, second.places, second.p, second.verdict) == ((1, 2), (1, 2), None, "undecided")
+    paired = source("one", {"a": {"1": 0.95, "2": 0.9}, "b": {"1": 0.05}})
+    (first, second) = make_board([paired]).tables[0].lines
+    assert (first.score.selected, second.verdict) == ("cross-fitted", "lower, one training each")
 
 
 def test_all_pairs_of_a_board_are_corrected_together() -> None:

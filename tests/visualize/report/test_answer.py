@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from dinoskip.decisions.wording import points
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import Scores, points
+from visualize.comparison import Scores
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import answers, choices, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
@@ -64,8 +65,10 @@ def test_of_one_training_each_what_images_alone_tell_apart_is_undecided_and_what
     assert (line.sign, line.difference.within_luck, line.difference.kind) == (0, True, "one training each")
     found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.8)]))
     [line] = found[0].lines
-    assert (line.sign, line.verdict) == (1, "better")
-    assert verdict(found) == f"o is better in CorLoc, voc val ({points(line.difference)}), compared with s."
+    assert (line.sign, line.verdict) == (1, "higher")
+    assert verdict(found) == (
+        f"o is higher, one training each, in CorLoc, voc val ({points(line.difference)}), compared with s."
+    )
     assert points(line.difference).startswith("+30.0 [+")
 
 
@@ -109,7 +112,7 @@ def test_a_complete_graph_alone_bars_no_verdict():
     [line] = found[0].lines
     assert (line.sign, line.first.is_dead, line.first.failed_there) == (1, False, FAILED)
     assert not any("dead" in one for one in cautions(found))
-    assert overviews(found, ())[0].lines[1][1][0].word == "better, graph complete at τ = 0.2"
+    assert overviews(found, ())[0].lines[1][1][0].word == "higher, one training each, graph complete at τ = 0.2"
 
 
 def test_tokens_alike_that_gained_by_training_are_no_dead_network():

@@ -131,7 +131,7 @@ def test_a_measure_separates_that_is_above_the_rule_and_the_untrained(trained, u
     assert found.separates is separates
     silent = speechless([found])
     [line] = answers(studied, scores, baselines, silent)[0].lines
-    assert line.verdict == ("better" if separates else "undecided")
+    assert line.verdict == ("higher" if separates else "undecided")
     assert (line.why == "this measure separates nothing here") is not separates
     apart = r"[+−]?\d+\.\d \[[+−]\d+\.\d, \+\d+\.\d\] against the"
     said = rf"best trained 60\.\d \(ours\), {apart} same place \(.+\), {apart} best untrained one \(.+, (ours|skip)\)\."

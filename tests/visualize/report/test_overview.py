@@ -22,12 +22,15 @@ def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
     cells = {name: (cell.kind, cell.word, cell.number) for name, (cell,) in found.lines}
     assert cells == {
         "s": ("value", "block 1", "60.0"),
-        "o": ("better", "better", "+30.0"),
-        "d": ("worse", "worse", "−40.0"),
+        "o": ("higher", "higher, one training each", "+30.0"),
+        "d": ("lower", "lower, one training each", "−40.0"),
     }
     [table] = overview_tables([found])
-    assert table.rows == [["s", "block 1 60.0"], ["o", "better +30.0"], ["d", "worse −40.0"]]
-    assert verdict(of_three()) == ("Compared with s: o is better on 1 of 1 measures; d is worse on 1 of 1 measures.")
+    higher, lower = "higher, one training each", "lower, one training each"
+    assert table.rows == [["s", "block 1 60.0"], ["o", f"{higher} +30.0"], ["d", f"{lower} −40.0"]]
+    assert verdict(of_three()) == (
+        f"Compared with s: o is {higher}, on 1 of 1 measures; d is {lower}, on 1 of 1 measures."
+    )
 
 
 def test_a_measure_that_separates_nothing_says_so_and_stands_last():

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import CROSS_FITTED, HELD_OUT, Scores
+from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import answers, dependences
 from visualize.report.answer_table import answer_table
@@ -60,7 +61,7 @@ def test_each_read_point_is_compared_and_each_network_at_its_own_best():
     ]
     assert [round(line.difference.value) for line in found.lines] == [1, -4, -4]
     best = found.lines[2].second.now[0]
-    assert (best.how, best.value, best.best.value) == (HELD_OUT, 56, 58), "chosen without the images shown"
+    assert (best.how, best.value, best.best.value) == (BY_HELD_OUT, 56, 58), "chosen without the images shown"
 
 
 def test_where_the_sign_depends_on_the_read_point_it_is_said():
@@ -82,7 +83,7 @@ def test_block_and_read_point_are_chosen_together_on_other_halves_of_the_images(
     [found] = lines_of(list(records), records)
     last = found.lines[-1]
     assert last.benchmark.label == "CorLoc, voc val (each read at its own best)"
-    assert {score.how for side in (last.first, last.second) for score in side.now} == {CROSS_FITTED}
+    assert {score.how for side in (last.first, last.second) for score in side.now} == {BY_CROSS_FITTING}
     assert last.second.parts["block"] == "b1 value"
     assert last.second.value == pytest.approx(next(r.value for r in records if (r.model, r.facet) == ("skip", "value")))
 
