@@ -246,35 +246,38 @@ def graphs_complete(row: EvalResult) -> bool:
 
 
 def failed_cuts(row: EvalResult) -> str:
-    """``graph complete at τ = 0.2 (60 of 60 images)`` where most cuts are degenerate, else nothing.
+    """``graph complete at τ = 0.2 (60 of 60 images)`` where most images have no cut, else nothing.
 
-    That is a failure of the method on these features; ``tokens alike`` stands before it where these say nothing either.
+    These images count as misses. That is a failure of the method on these features; ``tokens alike`` stands before it
+    where these say nothing either.
     """
     if row.degenerate is None or row.degenerate <= _MOST:
         return ""
     complete, cut = graphs_complete(row), CutProtocol.parse(row.protocol)
-    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "cuts degenerate")
+    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "no cut")
     at = "" if cut is None else f" at τ = {cut.shown_tau}"
     return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"
 
 
 REMEDY = "centre: true, another facet or a higher τ may help (docs/tokencut.md)"
 FAILED_NOTE = (
-    "† graph complete or cuts degenerate in most images: there TokenCut fails on these features and the number says "
-    f"nothing of the network; {REMEDY}."
+    "† graph complete or no cut in most images, which count as misses: there TokenCut fails on these features and the "
+    f"number says nothing of the network; {REMEDY}."
 )
 
 
 def spread(row: EvalResult) -> str:
     """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one.
 
-    Where the method failed what is wrong (:func:`failed_cuts`), and no interval.
+    Where the method failed what is wrong (:func:`failed_cuts`), and no interval; else in how many images there is no
+    cut, if there are any.
     """
     if said := failed_cuts(row):
         return said
     deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
     interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
-    return " ".join(filter(None, (deviation, interval)))
+    without = round((row.degenerate or 0.0) * row.n)
+    return " ".join(filter(None, (deviation, interval, f"(no cut in {without} of {row.n})" if without else "")))
 
 
 def setting_note(variants: Variants) -> str:

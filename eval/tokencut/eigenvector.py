@@ -105,7 +105,7 @@ def off_mean(y: F64) -> F64:
 def _decides(vector: CutVector, codes: F64) -> bool:
     """Whether no value within the error bounds of ``vector`` would move a token across the mean or change the seed.
 
-    Tokens on the mean are a third kind beside the two sides. What is not a cut needs no decision.
+    Tokens on the mean are a third kind beside the two sides.
     """
     size = np.abs(vector.y)
     border = TIE * size.max()

@@ -315,9 +315,12 @@ def test_degenerate_cuts_are_in_the_rows_and_logged_once(
     values = [torch.from_numpy(store.tokens(1, i))[None] for i in range(4)]
     assert alive.token_cosine == pytest.approx(np.mean([token_cosine(one) for one in values]), abs=1e-5)
     assert all((row.complete, row.degenerate, row.token_cosine) == (None, None, None) for row in floor)
-    said = [record.getMessage() for record in caplog.records if "degenerate" in record.getMessage()]
+    assert 100 * (1 - collapsed.degenerate) == collapsed.value == 0.0, "no box is a miss"
+    boxes = json.loads((tmp_path / "out" / "boxes.json").read_text())
+    assert {tuple(boxes[name]["2"]) for name in boxes} == {(-1, -1, -1, -1)}
+    said = [record.getMessage() for record in caplog.records if "no cut" in record.getMessage()]
     assert said == [
-        "tokencut tau=0.2 eps=1e-05: most cuts are degenerate at block 2; at block 2 the graph is complete in 4 of 4 "
+        "tokencut tau=0.2 eps=1e-05: most images have no cut at block 2; at block 2 the graph is complete in 4 of 4 "
         "images, where the tokens' mean cosine is 1.00: centre: true, another facet or a higher tau may help "
         "(docs/tokencut.md)"
     ]
@@ -357,3 +360,7 @@ def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureSt
     boxes = [to_pixels(tokencut(tokens(i), store.grid(i)).box, 8, SIZES[i]) for i in range(4)]
     hits = [is_hit(box, dataset.boxes(i)) for i, box in enumerate(boxes)]
     assert rows[-2].value == 100 * np.mean(hits)
+    cuts = [tokencut(tokens(i), store.grid(i)) for i in range(4)]
+    shares = [np.mean([getattr(cut, name) for cut in cuts]) for name in ("degenerate", "complete", "ambiguous")]
+    assert [rows[-2].degenerate, rows[-2].complete, rows[-2].ambiguous] == shares
+    assert rows[-2].token_cosine is None
