@@ -34,6 +34,8 @@ NewArray = Callable[[str, Any, tuple[int, ...]], NDArray[Any]]
 """Makes an array of zeros by name, dtype and shape, or returns what a stopped run has left in it."""
 ROUNDS = 9  # of RASA, as in Franca's experiments; fewer where they would leave less than half of the channels
 RIDGE = 1e-6  # of the mean variance of a channel, so that a channel that is constant, or taken out, gets no weight
+ROUNDING = 1e-18  # square of a correlation that is rounding noise
+NOTHING_READ = 1e-9  # of what the first round explained
 COMPONENTS = 500 / 1024
 """Share of the channels that INSID3 takes out: its 500 are of a ViT-L's 1,024, and more than a ViT-S has."""
 
@@ -246,18 +248,24 @@ def rasa_projection(moments: F64) -> F64:
 
     Those are the sums of x x' and of x times row and column, in -1/2..1/2. The published probe is trained by steps, on
     the sigmoid of its output; this one (ours) is the linear map of least squares, so that one pass over the features
-    is enough for all rounds and no seed decides.
+    is enough for all rounds and no seed decides. The rounds end where nothing is left to read: what a further one took
+    out would be rounding noise.
     """
     dim = len(moments)
     products, targets = moments[:, :dim], moments[:, dim:]
-    projection = torch.eye(dim, dtype=torch.float64)
+    kept, first = np.eye(dim), 0.0
     for _ in range(min(ROUNDS, dim // 4)):
-        kept = projection.numpy()
-        inner = kept @ products @ kept
+        inner, left = kept @ products @ kept, kept @ targets
+        if np.square(left).sum() <= ROUNDING * np.trace(products):  # features and places are uncorrelated
+            break
         ridge = RIDGE * max(float(np.trace(inner)) / dim, np.finfo(np.float64).tiny)
-        weight = np.linalg.solve(inner + ridge * np.eye(dim), kept @ targets)
-        projection = rasa_round(projection, torch.from_numpy(weight.T)).kept
-    return projection.numpy()
+        weight = kept @ np.linalg.solve(inner + ridge * np.eye(dim), left)
+        read = float((weight * left).sum())  # the squares that the map explains
+        first = first or read
+        if read <= NOTHING_READ * first:
+            break
+        kept = rasa_round(torch.from_numpy(kept), torch.from_numpy(weight.T)).kept.numpy()
+    return kept
 
 
 def _collect_directions(removal: PositionRemoval, features: FeatureSet, network: Backbone) -> None:
