@@ -54,4 +54,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=22, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=23, reads_stores=False)

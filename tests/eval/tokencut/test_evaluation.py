@@ -14,6 +14,7 @@ from PIL import Image
 import eval.resumed
 import eval.tokencut.evaluation
 import eval.tokencut.store
+from dinoskip.arithmetic import kernels
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
@@ -83,6 +84,7 @@ def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore
     config, context = TokenCutConfig(), {"model": "tiny", "seed": 3}
     rows = evaluate(store, dataset, tmp_path, config, context, multiscale=(1, 2))
     assert read_rows(tmp_path / "rows.json") == rows
+    assert {row.kernels for row in rows} == {kernels()}
     floor = rows[3:]
     assert [row.model for row in floor] == ["baseline: full image", "baseline: centre box"]
     # image d has no box, the others one that is the whole image
