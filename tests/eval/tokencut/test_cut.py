@@ -519,3 +519,21 @@ def test_what_a_worker_raises_ends_the_others() -> None:
         list(each(one, 5000, workers=2))
     assert len(called) < 50
     assert torch.get_num_threads() == threads
+
+
+def test_batches_as_torch_arrays_are_the_single_graphs() -> None:
+    """A GPU has its graphs as torch arrays, several at once: some symmetric, one in parts, one complete."""
+    joined = np.stack([copies(count, 30, seed, "alone") for count, seed in ((2, 0), (2, 1))])
+    noisy = graphs_of(*(regions(seed, (6, 10)) for seed in range(3)))
+    edges = np.concatenate([joined, noisy.edges, np.ones((1, 60, 60)), copies(3, 20, 5, "ring")[None]])
+    singles = [cut_vectors(graph_of(one > 0))[0] for one in edges]
+    similarity = torch.from_numpy(edges.astype(np.float32))
+    host = build_graphs(similarity, 0.2, 1e-5)
+    parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (host.edges, host.degree, host.isolated))
+    on_device = Graphs(*(next(parts), host.weight, host.floor), *parts, torch.from_numpy(host.finite), binary=True)
+    for one, other in zip(cut_vectors(on_device), singles, strict=True):
+        assert (one.is_cut, one.complete) == (other.is_cut, other.complete)
+        if one.is_cut:
+            assert split(one, (6, 10)).box == split(other, (6, 10)).box
+            assert one.gap == pytest.approx(other.gap, rel=1e-3)
+    assert [vector.is_cut for vector in singles][-2:] == [False, False]
