@@ -43,7 +43,8 @@ def insid3_debiased(features: Tensor, flat: Tensor, components: int = 500) -> Te
 def insid3_directions(flat: Tensor, components: int) -> Tensor:
     """The leading orthonormal directions (components or fewer, C) of features ``flat`` (n, C) of a flat image."""
     unit = F.normalize(flat, dim=-1)
-    return torch.linalg.svd(unit - unit.mean(0), full_matrices=False).Vh[:components]
+    directions: Tensor = torch.linalg.svd(unit - unit.mean(0), full_matrices=False).Vh[:components]
+    return directions
 
 
 @torch.no_grad()

@@ -158,7 +158,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     scores = _score_all(cuts, dataset, where, config.solver, pixels, out, workers)
     scored_at = f"{store.transform.label}, scored at image size"
     template = row_like(given, "saliency", "maxF", protocol=config.label, resolution=scored_at)
-    baselines = {name: {} for name in BOXES} | {name: shares_without_cut(of_set) for name, of_set in pixels.items()}
+    baselines: dict[str, dict[str, Any]] = {name: {} for name in BOXES}
+    baselines |= {name: shares_without_cut(of_set) for name, of_set in pixels.items()}
     recorded = _recorded(cuts, scores, template, config.solver, baselines)
     log_best(recorded, "maxF")
     cuts.files.finish()

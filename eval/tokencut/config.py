@@ -35,8 +35,7 @@ class TokenCutConfig(Config):
     @property
     def methods(self) -> dict[str, str]:
         """What result rows call each method, and the file of its boxes."""
-        treatment = {"centred": self.centre, "positions": self.positions}
-        cuts = [CutProtocol("tokencut", tau, self.eps, **treatment) for tau in self.tau]
+        cuts = [CutProtocol("tokencut", tau, self.eps, 0, self.centre, self.positions) for tau in self.tau]
         files = ["boxes.json", *(f"boxes_tau{cut.shown_tau}.json" for cut in cuts[1:])]
         methods = dict(zip(map(str, cuts), files, strict=True))
         lost = f"lost k={self.lost_k}{treated(self.centre, self.positions)}"

@@ -28,7 +28,8 @@ from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from eval.tokencut.treatments import Positions
 
-F32, F64 = NDArray[np.float32], NDArray[np.float64]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 Grid = tuple[int, int]
 NewArray = Callable[[str, Any, tuple[int, ...]], NDArray[Any]]
 """Makes an array of zeros by name, dtype and shape, or returns what a stopped run has left in it."""
@@ -99,13 +100,15 @@ class PositionRemoval:
         """
         at, place = self.blocks.index(block), self.grids[grid]
         if self.rule == "rasa":
-            return (tokens.astype(np.float64) @ self.arrays["projections"][at]).astype(np.float32)
+            projection: F64 = self.arrays["projections"][at]
+            return (tokens.astype(np.float64) @ projection).astype(np.float32)
         if self.rule == "insid3":
             directions = torch.from_numpy(np.array(self.arrays["directions"][at, place.number]))
             return without_directions(torch.from_numpy(tokens), directions).numpy()
         if place.images < 2:
             return np.zeros_like(tokens)
-        return (tokens - self.arrays["means"][at, place.rows]).astype(np.float32)
+        means: F64 = self.arrays["means"][at, place.rows]
+        return (tokens - means).astype(np.float32)
 
     def shares(self) -> dict[str, dict[str, dict[str, float]]]:
         """The share of variance between positions (:func:`position_share`) and the images, by block and grid.

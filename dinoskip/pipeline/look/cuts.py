@@ -29,7 +29,7 @@ class _Reader:
     """Tokens of photographs in their own size, at one block of a network and several facets."""
 
     def __init__(self, backbone: Backbone, block: int, facets: Sequence[str]) -> None:
-        self.backbone, self.block, self.facets = backbone, block, facets
+        self.backbone, self.block, self.facets = backbone, block, list(facets)
         self.norms = [usual_norm(facet, "final") for facet in facets]
         self._to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
