@@ -47,7 +47,7 @@ def kernels() -> str:
 
     They decide the last bits of products and eigenvectors. Libraries that are not loaded yet are not named.
     """
-    from threadpoolctl import threadpool_info
+    from threadpoolctl import threadpool_info  # commands that print text import this module
 
     blas = {
         f"{library['internal_api']} {library.get('architecture', '')}".strip()
