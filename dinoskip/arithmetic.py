@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import re
+import sys
 from pathlib import Path
 
 VARIABLE, EQUAL_BITS = "MKL_CBWR", "AUTO,STRICT"
@@ -39,6 +40,23 @@ def arithmetic() -> dict[str, str]:
         "ATEN_CPU_CAPABILITY": torch.backends.cpu.get_cpu_capability(),
         "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", "no cap"),
     }
+
+
+def kernels() -> str:
+    """Return which kernels BLAS and LAPACK, and torch where it is loaded, use: ``openblas SkylakeX, torch AVX512``.
+
+    They decide the last bits of products and eigenvectors. Libraries that are not loaded yet are not named.
+    """
+    from threadpoolctl import threadpool_info  # commands that print text import this module
+
+    blas = {
+        f"{library['internal_api']} {library.get('architecture', '')}".strip()
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    torch = sys.modules.get("torch")  # importing it for this alone would take seconds
+    dispatched = [] if torch is None else [f"torch {torch.backends.cpu.get_cpu_capability()}"]
+    return ", ".join([*sorted(blas), *dispatched])
 
 
 def _processor() -> str:

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 _FORM = re.compile(
     r"(?P<method>tokencut|maskcut) tau=(?P<tau>[^\s,]+)(?: eps=(?P<eps>[^\s,]+))?(?: rounds=(?P<rounds>\d+))?"
-    r"(?P<centred>, centred)?(?:,|$)"
+    r"(?P<centred>, centred)?(?:, positions (?P<positions>\w+))?(?:,|$)"
 )
 
 
 @dataclass(frozen=True)
 class CutProtocol:
-    """How the patches of an image were cut: ``tokencut tau=0.2 eps=1e-05, centred``.
+    """How the patches of an image were cut: ``tokencut tau=0.2 eps=1e-05, centred, positions mean``.
 
     Patches are joined where their cosine is above ``tau``, else with affinity ``eps`` (0: not said); ``centred``: each
-    image's mean token was subtracted before. MaskCut cuts an image in several ``rounds``, else it is 0.
+    image's mean token was subtracted before. MaskCut cuts an image in several ``rounds``, else it is 0. ``positions``
+    is how position was taken out of the features before (docs/tokencut.md), ``keep`` where it was not.
     """
 
     method: str
@@ -24,6 +25,7 @@ class CutProtocol:
     eps: float = 0.0
     rounds: int = 0
     centred: bool = False
+    positions: str = "keep"
 
     @property
     def shown_tau(self) -> str:
@@ -32,7 +34,7 @@ class CutProtocol:
 
     def __str__(self) -> str:
         rounds = f" rounds={self.rounds}" if self.rounds else ""
-        return f"{self.method} tau={self.shown_tau} eps={self.eps:g}{rounds}{', centred' if self.centred else ''}"
+        return f"{self.method} tau={self.shown_tau} eps={self.eps:g}{rounds}{treated(self.centred, self.positions)}"
 
     @classmethod
     def parse(cls, protocol: str) -> CutProtocol | None:
@@ -40,4 +42,10 @@ class CutProtocol:
         if (found := _FORM.match(protocol)) is None:
             return None
         tau, eps, rounds = float(found["tau"]), float(found["eps"] or 0), int(found["rounds"] or 0)
-        return cls(found["method"], tau, eps, rounds, found["centred"] is not None)
+        centred, positions = found["centred"] is not None, found["positions"] or "keep"
+        return cls(found["method"], tau, eps, rounds, centred, positions)
+
+
+def treated(centred: bool, positions: str) -> str:
+    """What a protocol says of how features were treated before they were cut: ``, centred, positions mean``."""
+    return f"{', centred' if centred else ''}{'' if positions == 'keep' else f', positions {positions}'}"

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dinoskip.tasks import is_error
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
-_OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate")
+_OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 _WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
@@ -41,13 +41,18 @@ class EvalResult:
     ``heldout`` is what a probe's head scores on the training images that were held out, in percent, so that a block can
     be chosen without the images that are reported (:func:`best_by_heldout`). ``token_cosine`` is the mean cosine
     between the tokens of an image, 1 where all are alike. ``complete`` is the share (0..1) of TokenCut's graphs that
-    join every token to every other, ``degenerate`` of those whose second eigenvalue is multiple, complete ones
-    included: such a cut is one of many. ``left_out`` is the number of images (videos, pairs) of the split that are
-    broken and not among the ``n``. None where they do not apply.
+    join every token to every other, ``degenerate`` of the images that have no cut, complete ones included: the graph
+    has no single second eigenvector, the image has no box and is a miss. ``ambiguous`` is the share of the images whose
+    cut has another seed, as good as the one taken, that may give another box. Baselines that cut pixels have these
+    shares, too. ``left_out`` is the number of images (videos, pairs) of the split that are broken and not among the
+    ``n``. None where they do not apply.
 
     ``selected``, one of :data:`SELECTIONS`, says how the trial (a learning rate, an input, a threshold) was chosen that
     the row is of; which of several blocks is read is chosen later (:mod:`dinoskip.decisions`). :data:`FIXED` also of
     rows that were written without it, unless they are noted as :data:`ON_VALIDATION`.
+
+    ``kernels`` are those that the processor chose for products and eigenvectors (:func:`dinoskip.arithmetic.kernels`),
+    "" where it is not known. Rows that differ in it alone are equal.
     """
 
     metric: str
@@ -78,9 +83,11 @@ class EvalResult:
     token_cosine: float | None = None
     complete: float | None = None
     degenerate: float | None = None
+    ambiguous: float | None = None
     left_out: int | None = None
     no_interval: str = ""
     selected: str = FIXED
+    kernels: str = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:

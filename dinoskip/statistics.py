@@ -347,38 +347,6 @@ def over_seeds(values: Sequence[float]) -> SeedSummary:
 
 
 @dataclass(frozen=True)
-class SeedSummary:
-    """What seeds of training scored, in the scores' unit: their mean, deviation, number, and 95 % interval of the mean.
-
-    ``deviation`` has n - 1 in its denominator. It and the interval, ``low`` to ``high``, are nan of one seed.
-    """
-
-    mean: float
-    deviation: float
-    n: int
-    low: float
-    high: float
-
-
-def over_seeds(values: Sequence[float]) -> SeedSummary:
-    """Return mean, deviation, number and Student's interval, mean -+ t(n - 1) deviation / sqrt n, of one score a seed.
-
-    Of equal values the interval is the value itself. Raises ValueError for no values or one that is not finite.
-    """
-    every = np.asarray(values, dtype=np.float64)
-    if every.ndim != 1 or not every.size or not np.isfinite(every).all():
-        raise ValueError(f"scores of seeds that have no mean: {every.tolist()}")
-    n = len(every)
-    if n == 1:
-        return SeedSummary(float(every[0]), math.nan, 1, math.nan, math.nan)
-    if every.min() == every.max():  # rounding in the mean would give them a spread
-        return SeedSummary(float(every[0]), 0.0, n, float(every[0]), float(every[0]))
-    mean, deviation = float(every.mean()), float(every.std(ddof=1))
-    half = float(stdtrit(n - 1, ENDS[1])) * deviation / math.sqrt(n)
-    return SeedSummary(mean, deviation, n, mean - half, mean + half)
-
-
-@dataclass(frozen=True)
 class McNemar:
     """Images in which only the first, and only the second, is right, and the exact two-sided p of equal shares."""
 

@@ -101,8 +101,9 @@ class TaskOption:
 class TaskInputs:
     """What a task is given to measure one network on one data set.
 
-    ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, or
-    takes several norms, has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``. ``multiscale`` are
+    ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, takes
+    several norms or says that it needs it has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``.
+    ``multiscale`` are
     blocks to be read together. ``context`` are fields of its rows, ``out`` the folder that it writes into:
     ``rows.json`` at least.
     """
@@ -155,6 +156,7 @@ class EvaluationTask:
         splits: the splits whose labels it opens, by role; the last is scored.
         features: which features it reads; none: images go through the network while it fits and scores.
         reads_images: whether it opens the images itself where it reads features.
+        needs_network: whether it is given the network beside the features.
         study_settings: what it reads of the study beside its section.
         norm_of_facets: whether it reads each facet under its usual norm of the study's, not under a norm of its own.
         sizes: sides of images that must be whole patches, by setting.
@@ -187,6 +189,7 @@ class EvaluationTask:
     splits: Callable[[Any], Mapping[str, str]]
     features: Callable[[Any], Sequence[FeatureRequest]] = lambda _: ()
     reads_images: Callable[[Any], bool] = lambda _: False
+    needs_network: Callable[[Any], bool] = lambda _: False
     study_settings: tuple[StudySetting, ...] = ()
     norm_of_facets: bool = False
     sizes: Callable[[Any], Mapping[str, int | None]] = _nothing

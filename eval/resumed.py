@@ -103,15 +103,20 @@ def _flush(array: NDArray[Any]) -> None:
 
 
 def degeneracy(
-    degenerate: NDArray[np.bool_], complete: NDArray[np.bool_], cosines: NDArray[np.float64]
+    degenerate: NDArray[np.bool_],
+    complete: NDArray[np.bool_],
+    cosines: NDArray[np.float64] | None = None,
+    ambiguous: NDArray[np.bool_] | None = None,
 ) -> dict[str, Any]:
-    """Fields of a row that tell how many cuts are degenerate there: shares of all images (n,), mean cosine.
+    """Fields of a row that tell how many images have no cut there: shares of all images (n,), mean cosine.
 
-    Images without a cosine (NaN) are left out of its mean.
+    Images without a cosine (NaN) are left out of its mean. What is not given is not in the row.
     """
-    finite = cosines[np.isfinite(cosines)]
-    return {
-        "degenerate": int(degenerate.sum()) / len(degenerate),
-        "complete": int(complete.sum()) / len(complete),
-        "token_cosine": float(finite.mean()) if finite.size else None,
+    shares = {"degenerate": degenerate, "complete": complete, "ambiguous": ambiguous}
+    fields: dict[str, Any] = {
+        name: int(flags.sum()) / len(flags) for name, flags in shares.items() if flags is not None
     }
+    if cosines is not None:
+        finite = cosines[np.isfinite(cosines)]
+        fields["token_cosine"] = float(finite.mean()) if finite.size else None
+    return fields

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dinoskip.arithmetic import kernels
 from dinoskip.console import log
 from dinoskip.records import RecordedRow, areas_record
 from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout
@@ -43,6 +44,7 @@ def row_like(given: TaskInputs, task: str, metric: str = "", **fields: Any) -> E
     """A row without block and value, of the scored split's features, or of the network; ``fields`` are others of it."""
     scored = list(given.labels.values())[-1]
     about = {"dataset": getattr(scored, "name", ""), "split": getattr(scored, "split", ""), "seed": given.seed}
+    about["kernels"] = kernels()
     if given.features:
         features = list(given.features.values())[-1]
         about |= {"n": len(features), "facet": features.facet, "norm": features.norm}

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 from torch.utils.data import DataLoader, Dataset
 
-from dinoskip.arithmetic import EQUAL_BITS, VARIABLE, arithmetic
+from dinoskip.arithmetic import EQUAL_BITS, VARIABLE, arithmetic, kernels
 from dinoskip.distributed import World
 from dinoskip.files import read_json, write_json
 from tests.helpers.ranks import on_ranks
@@ -80,3 +81,14 @@ def test_ranks_and_data_workers_compute_as_their_parent(tmp_path: Path) -> None:
     for start in ("fork", "spawn"):
         loader = DataLoader(Told(), batch_size=None, num_workers=1, multiprocessing_context=start)
         assert list(loader) == [here], start
+
+
+def test_kernels_are_those_of_the_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    blas = {library.get("architecture") for library in threadpool_info() if library["user_api"] == "blas"} - {None}
+    named = kernels()
+    assert blas
+    assert all(architecture in named for architecture in blas)
+    assert named.endswith(f", torch {torch.backends.cpu.get_cpu_capability()}")
+    monkeypatch.delitem(sys.modules, "torch")
+    assert kernels() == named.rpartition(", torch")[0]
+    assert "torch" not in sys.modules, "naming kernels must not import what takes seconds"

@@ -14,6 +14,11 @@ from dinoskip.cut_protocols import CutProtocol
         (CutProtocol("tokencut", 0.0, 1e-5, centred=True), "tokencut tau=0 eps=1e-05, centred"),
         (CutProtocol("tokencut", 0.20000001, 1e-5), "tokencut tau=0.20000001 eps=1e-05"),
         (CutProtocol("maskcut", 0.15, 1e-5, 3, centred=True), "maskcut tau=0.15 eps=1e-05 rounds=3, centred"),
+        (CutProtocol("tokencut", 0.2, 1e-5, positions="mean_kept"), "tokencut tau=0.2 eps=1e-05, positions mean_kept"),
+        (
+            CutProtocol("maskcut", 0.15, 1e-5, 3, centred=True, positions="rasa"),
+            "maskcut tau=0.15 eps=1e-05 rounds=3, centred, positions rasa",
+        ),
     ],
 )
 def test_what_is_written_is_read_again(cut: CutProtocol, text: str) -> None:

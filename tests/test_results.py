@@ -85,7 +85,7 @@ def test_fields_that_do_not_apply_are_left_out_of_the_file(tmp_path: Path) -> No
     probed = replace(ROW, heldout=41.0, token_cosine=0.25)
     write_rows(tmp_path / "rows.json", [ROW, probed, replace(ROW, complete=0.5, degenerate=math.nan)])
     plain, other, cut = read_json(tmp_path / "rows.json")
-    optional = {"heldout", "token_cosine", "complete", "degenerate"}
+    optional = {"heldout", "token_cosine", "complete", "degenerate", "ambiguous"}
     assert [optional & set(entry) for entry in (plain, other, cut)] == [
         set(),
         {"heldout", "token_cosine"},
@@ -93,6 +93,14 @@ def test_fields_that_do_not_apply_are_left_out_of_the_file(tmp_path: Path) -> No
     ]
     assert read_rows(tmp_path / "rows.json")[1] == probed
     assert probed.baseline("majority class", 3.0).heldout is None
+
+
+def test_kernels_are_recorded_and_tell_no_rows_apart(tmp_path: Path) -> None:
+    one, other = (replace(ROW, kernels=f"openblas {name}") for name in ("Zen", "SkylakeX"))
+    write_rows(tmp_path / "rows.json", [one])
+    assert [row.kernels for row in read_rows(tmp_path / "rows.json")] == ["openblas Zen"]
+    assert len({one, other, ROW}) == 1, "the same baseline of two machines is one"
+    assert "openblas SkylakeX" in rows_csv([other])
 
 
 def test_a_block_is_chosen_by_held_out_images_not_by_its_value() -> None:

@@ -231,21 +231,23 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
 
 REMEDY = "centre: true, another facet or a higher τ may help (docs/tokencut.md)"
 FAILED_NOTE = (
-    "† graph complete or cuts degenerate in most images: there TokenCut fails on these features and the number says "
-    f"nothing of the network; {REMEDY}."
+    "† graph complete or no cut in most images, which count as misses: there TokenCut fails on these features and the "
+    f"number says nothing of the network; {REMEDY}."
 )
 
 
 def spread(row: EvalResult) -> str:
     """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one.
 
-    Where the method failed what is wrong (:func:`failed_cuts`), and no interval.
+    Where the method failed what is wrong (:func:`failed_cuts`), and no interval; else in how many images there is no
+    cut, if there are any.
     """
     if said := failed_cuts(row):
         return said
     deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
     interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
-    return " ".join(filter(None, (deviation, interval)))
+    without = round((row.degenerate or 0.0) * row.n)
+    return " ".join(filter(None, (deviation, interval, f"(no cut in {without} of {row.n})" if without else "")))
 
 
 def setting_note(variants: Variants) -> str:

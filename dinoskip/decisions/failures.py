@@ -1,4 +1,4 @@
-"""Cuts that say nothing of a network: tokens that are alike, graphs that are complete, cuts that are degenerate."""
+"""Cuts that say nothing of a network: tokens that are alike, graphs that are complete, images without a cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dinoskip.cut_protocols import CutProtocol
 from dinoskip.results import EvalResult
 
 MOST = 0.5
-"""Share of the images: where more cuts than this are degenerate, the number is not one of the network."""
+"""Share of the images: where more than this have no cut, the number is not one of the network."""
 ALIKE = 0.99
 """Mean cosine of an image's tokens from which on they are alike: of their squared singular values' participation ratio,
 a rank, no more than 1 / ALIKE² = 1.02 is left."""
@@ -28,13 +28,14 @@ def is_lifeless(row: EvalResult) -> bool:
 
 
 def failed_cuts(row: EvalResult) -> str:
-    """``graph complete at τ = 0.2 (60 of 60 images)`` where most cuts are degenerate, else nothing.
+    """``graph complete at τ = 0.2 (60 of 60 images)`` where most images have no cut, else nothing.
 
-    That is a failure of the method on these features; ``tokens alike`` stands before it where these say nothing either.
+    These images count as misses. That is a failure of the method on these features; ``tokens alike`` stands before it
+    where these say nothing either.
     """
     if row.degenerate is None or row.degenerate <= MOST:
         return ""
     complete, cut = graphs_complete(row), CutProtocol.parse(row.protocol)
-    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "cuts degenerate")
+    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "no cut")
     at = "" if cut is None else f" at τ = {cut.shown_tau}"
     return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"

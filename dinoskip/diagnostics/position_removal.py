@@ -36,7 +36,19 @@ def insid3_debiased(features: Tensor, flat: Tensor, components: int = 500) -> Te
     These, of unit length and centred, are the patches of an image of one colour, all zeros before its normalisation.
     Rows have unit length.
     """
+    return without_directions(features, insid3_directions(flat, components))
+
+
+@torch.no_grad()
+def insid3_directions(flat: Tensor, components: int) -> Tensor:
+    """The leading orthonormal directions (components or fewer, C) of features ``flat`` (n, C) of a flat image."""
     unit = F.normalize(flat, dim=-1)
-    directions = torch.linalg.svd(unit - unit.mean(0), full_matrices=False).Vh[:components]
+    directions: Tensor = torch.linalg.svd(unit - unit.mean(0), full_matrices=False).Vh[:components]
+    return directions
+
+
+@torch.no_grad()
+def without_directions(features: Tensor, directions: Tensor) -> Tensor:
+    """Unit features (..., C) without orthonormal ``directions`` (k, C), and of unit length again."""
     rows = F.normalize(features, dim=-1)
     return F.normalize(rows - rows @ directions.T @ directions, dim=-1)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.cut_protocols import CutProtocol
+from eval.tokencut.treatments import POSITIONS, Positions
 
 
 class ObjectsConfig(Config):
@@ -24,6 +25,7 @@ class ObjectsConfig(Config):
     centre: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
+    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
     masks: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="score objects as masks, too: of kinds coco_json and coco20k, whose JSON has outlines"
     )
@@ -31,4 +33,4 @@ class ObjectsConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the protocol."""
-        return f"{CutProtocol('maskcut', self.tau, self.eps, self.rounds, self.centre)}, no CRF"
+        return f"{CutProtocol('maskcut', self.tau, self.eps, self.rounds, self.centre, self.positions)}, no CRF"

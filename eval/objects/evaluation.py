@@ -18,6 +18,7 @@ from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.files import write_json
+from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import interval
@@ -32,6 +33,7 @@ from eval.resumed import ResumedArrays, degeneracy
 from eval.rows import baseline_rows, log_best, percent_row, row_like
 from eval.tokencut.cut import Grid
 from eval.tokencut.graph import similarities
+from eval.tokencut.positions import PositionRemoval, open_removal, take_out_positions
 from eval.tokencut.store import ImageAtBlocks, each_graph, unit_features
 
 Boxes = list[tuple[int, int, int, int]]
@@ -84,9 +86,13 @@ def object_boxes(
 
 
 def _cut(
-    store: FeatureStore, items: Sequence[ImageAtBlocks], config: ObjectsConfig, device: torch.device
+    store: FeatureStore,
+    items: Sequence[ImageAtBlocks],
+    config: ObjectsConfig,
+    device: torch.device,
+    positions: PositionRemoval | None,
 ) -> list[_ImageObjects]:
-    unit, _, cosines = unit_features(store, items, device, config.centre)
+    unit, _, cosines = unit_features(store, items, device, config.centre, positions)
     grids = [store.grid(item.image) for item in items]
     try:
         cuts = cut_masks(similarities(unit), grids, config.tau, config.eps, config.rounds)
@@ -102,7 +108,7 @@ def _cut(
 class _Found:
     """What was found at every block, in files: boxes (L, N, rounds, 4), how many, masks, which cuts are degenerate."""
 
-    def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path) -> None:
+    def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path, network: Backbone | None) -> None:
         self.features, self.files = features, ResumedArrays(features, [dump(config)], out)
         shape = (len(features.blocks), len(features))
         self._boxes = self.files.array("boxes", np.int64, (*shape, config.rounds, 4))
@@ -115,6 +121,7 @@ class _Found:
         filled = (*shape, config.rounds, *features.grid(0))
         self._filled = self.files.array("filled", np.bool_, filled) if config.masks else None
         self.masks = [self.files.kept(f"objects_block{block}", np.uint8, maps) for block in features.blocks]
+        self.positions = open_removal(features, config.positions, network, self.files.array)
         self.files.begin()
 
     def cut_all(self, config: ObjectsConfig, device: torch.device, workers: int) -> None:
@@ -123,7 +130,7 @@ class _Found:
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, _ImageObjects]]]:
             for item, objects in each_graph(
-                part, groups, lambda batch: _cut(part, batch, config, device), device, workers
+                part, groups, lambda batch: _cut(part, batch, config, device, self.positions), device, workers
             ):
                 yield item.image, (groups.index((item.blocks[0],)), objects)
 
@@ -167,8 +174,10 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     Features are a store, or windows, whose images are cut as they are computed: the same call in the same ``out``
     continues after the last whole window.
 
-    Raises :class:`ConfigError` for features of another image size, or masks of a set without, :class:`DataError` if ids
-    differ or features cannot be cut.
+    An image whose first cut does not exist has no object (rows: ``degenerate``).
+
+    Raises :class:`ConfigError` for features of another image size, masks of a set without, or ``positions`` insid3
+    without the network, :class:`DataError` if ids differ or features cannot be cut.
     """
     config: ObjectsConfig = given.settings
     out, (store,), (dataset,) = given.out, given.features.values(), given.labels.values()
@@ -182,7 +191,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     where = places(store, dataset)
     truth = [dataset.boxes(i) for i in where]
     out.mkdir(parents=True, exist_ok=True)
-    predicted = _Found(store, config, out)
+    predicted = _Found(store, config, out, given.backbone)
+    take_out_positions(predicted.positions, store, given.backbone, out)
     predicted.cut_all(config, choose_device(given.device), given.workers)
     boxes = [[predicted.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
     by_image = {

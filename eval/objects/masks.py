@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from eval.tokencut.cut import MULTIPLE, Grid, as_float32, check_tokens, component_of
-from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors
+from eval.tokencut.cut import Grid, as_float32, check_tokens, component_of
+from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
 
 OVERLAP, LEAST_AREA = 0.5, 0.01  # IoU with the mask before above which, share of tokens up to which it is emptied
@@ -29,8 +29,10 @@ class MaskCutRound:
 
     Attributes
     ----------
+    is_cut
+        Whether the graph has one second eigenvector (:class:`eval.tokencut.cut.TokenCut`); without, there is no object.
     eigenvector
-        float64 (N,), row-major over the grid, y'Dy = 1, positive on the side of the object.
+        float64 (N,), row-major over the grid, y'Dy = 1, positive on the side of the object; NaN without a cut.
     bipartition, component
         bool (h, w): that side, and its 4-connected part that holds the seed.
     mask
@@ -38,20 +40,24 @@ class MaskCutRound:
     exclusive
         bool (h, w): ``mask`` without all earlier ones: the object.
     seed
-        Flat index of the token where the vector is largest, the lowest one of those tied.
-    degenerate, complete
-        Whether the second eigenvalue is multiple, so that the cut is one of many; whether every token was joined to
-        every other.
+        Flat index of the token where the vector is largest, the lowest one of those tied; -1 without a cut.
+    complete
+        Whether every token was joined to every other; no cut, then.
     """
 
+    is_cut: bool
     eigenvector: NDArray[np.float64]
     bipartition: NDArray[np.bool_]
     component: NDArray[np.bool_]
     mask: NDArray[np.bool_]
     exclusive: NDArray[np.bool_]
     seed: int
-    degenerate: bool
     complete: bool
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether there is no cut: the opposite of ``is_cut``, as result rows have it."""
+        return not self.is_cut
 
 
 def maskcut(
@@ -94,14 +100,21 @@ def cut_masks(
 
 
 def _round(vector: CutVector, grid: Grid, before: Sequence[MaskCutRound]) -> MaskCutRound:
-    """Apply the reference's rules to a cut vector: side of the object, seed, component, the two rejections."""
+    """Apply the reference's rules to a cut vector: side of the object, seed, component, the two rejections.
+
+    Tokens on the mean are background, whichever way the vector is turned. Without a cut there is no object.
+    """
     y = vector.y
+    if not vector.is_cut:
+        nothing = np.zeros(grid, dtype=np.bool_)
+        unknown = np.full_like(y, np.nan)
+        return MaskCutRound(False, unknown, nothing, nothing, nothing, nothing, -1, vector.complete)
     if y[_first_of_the_largest(np.abs(y))] < 0:
         y = -y
-    side = y > y.mean()
+    side = off_mean(y) > 0
     corners = side.reshape(grid)[[0, 0, -1, -1], [0, -1, 0, -1]]
     if corners.sum() >= CORNERS:
-        y, side = -y, ~side
+        y, side = -y, off_mean(y) < 0
     seed = _first_of_the_largest(y)
     component, _ = component_of(side.reshape(grid), seed)
     mask, earlier = component, np.zeros(grid, dtype=np.bool_)
@@ -111,13 +124,13 @@ def _round(vector: CutVector, grid: Grid, before: Sequence[MaskCutRound]) -> Mas
         mask = np.zeros_like(mask) if overlap or mask.mean() <= LEAST_AREA else mask
         earlier = np.logical_or.reduce([cut.mask for cut in before])
     return MaskCutRound(
+        is_cut=True,
         eigenvector=y,
         bipartition=side.reshape(grid),
         component=component,
         mask=mask,
         exclusive=mask & ~earlier,
         seed=seed,
-        degenerate=vector.gap < MULTIPLE,
         complete=vector.complete,
     )
 

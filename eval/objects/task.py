@@ -45,6 +45,7 @@ TASK = EvaluationTask(
     features=features,
     sizes=lambda section: {"size": section.size},
     check=check,
+    needs_network=lambda section: section.positions == "insid3",
     evaluate=lambda given: objects.evaluate(given),
     headline=TaskMetric("AP50", order=5),
     baselines=("full image", "centre box"),

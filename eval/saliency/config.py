@@ -8,6 +8,7 @@ from pydantic import Field
 
 from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.cut_protocols import CutProtocol
+from eval.tokencut.treatments import POSITIONS, Positions
 
 
 class SaliencyConfig(Config):
@@ -22,6 +23,7 @@ class SaliencyConfig(Config):
     centre: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
+    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
     pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
@@ -29,4 +31,4 @@ class SaliencyConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the masks; those of the solver add its name."""
-        return str(CutProtocol("tokencut", self.tau, self.eps, centred=self.centre))
+        return str(CutProtocol("tokencut", self.tau, self.eps, centred=self.centre, positions=self.positions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.images import read_image
+from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import SHOWN, EvalResult
 from dinoskip.statistics import interval
@@ -31,7 +33,8 @@ from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
 from eval.tokencut.cut import TokenCut, each
-from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store
+from eval.tokencut.positions import open_removal, take_out_positions
+from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store, shares_without_cut
 
 F64 = NDArray[np.float64]
 Grid = tuple[int, int]
@@ -40,16 +43,19 @@ Grid = tuple[int, int]
 class _Cuts:
     """Masks of every block, bool (sum of T,), and which cuts (L, N) are degenerate; in files.
 
-    An image of fewer than 3 tokens is all object.
+    An image of fewer than 3 tokens is all object, one without a cut has none.
     """
 
-    def __init__(self, features: FeatureSet, config: SaliencyConfig, out: Path) -> None:
+    def __init__(self, features: FeatureSet, config: SaliencyConfig, out: Path, network: Backbone | None) -> None:
         assert features.offsets is not None
         self.features, self.offsets = features, features.offsets
         self.files = files = ResumedArrays(features, [dump(config)], out)
         shape = (len(features.blocks), len(features))
-        self.degenerate, self.complete = (files.array(name, np.bool_, shape) for name in ("degenerate", "complete"))
+        self.degenerate, self.complete, self.ties = (
+            files.array(name, np.bool_, shape) for name in ("degenerate", "complete", "ties")
+        )
         self.cosines = files.array("cosines", np.float64, shape)
+        self.positions = open_removal(features, config.positions, network, files.array)
         total = (int(self.offsets[-1]),)
         self.masks = [files.kept(f"masks_block{block}", np.bool_, total) for block in features.blocks]
         if files.new:
@@ -63,7 +69,7 @@ class _Cuts:
         groups = [(block,) for block in self.features.blocks]
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, ImageCuts]]]:
-            rule = CutRule((config.tau,), config.eps, config.centre)
+            rule = CutRule((config.tau,), config.eps, config.centre, positions=self.positions)
             for item, cuts in cut_store(part, groups, rule, device, workers):
                 yield item.image, (groups.index((item.blocks[0],)), cuts)
 
@@ -71,6 +77,7 @@ class _Cuts:
             cut = cuts.cuts[0]
             self.masks[number][slice(*self.offsets[i : i + 2])] = cut.component.ravel()
             self.degenerate[number, i], self.complete[number, i] = cut.degenerate, cut.complete
+            self.ties[number, i] = cut.ambiguous
             self.cosines[number, i] = cuts.cosine
 
     def of(self, i: int) -> NDArray[np.bool_]:
@@ -143,14 +150,17 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         )
     where = places(store, dataset)
     out.mkdir(parents=True, exist_ok=True)
-    cuts = _Cuts(store, config, out)
+    cuts = _Cuts(store, config, out, given.backbone)
+    take_out_positions(cuts.positions, store, given.backbone, out)
     cuts.cut_all(config, choose_device(given.device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     pixels = cut_pixels(dataset, where, store, config.tau, config.eps, workers) if config.pixels else {}
     scores = _score_all(cuts, dataset, where, config.solver, pixels, out, workers)
     scored_at = f"{store.transform.label}, scored at image size"
     template = row_like(given, "saliency", "maxF", protocol=config.label, resolution=scored_at)
-    recorded = _recorded(cuts, scores, template, config.solver, [*BOXES, *pixels])
+    baselines: dict[str, dict[str, Any]] = {name: {} for name in BOXES}
+    baselines |= {name: shares_without_cut(of_set) for name, of_set in pixels.items()}
+    recorded = _recorded(cuts, scores, template, config.solver, baselines)
     log_best(recorded, "maxF")
     cuts.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
@@ -195,16 +205,16 @@ def _score_all(
 
 
 def _recorded(
-    cuts: _Cuts, scores: _Scores, template: EvalResult, solver: bool, baselines: Sequence[str]
+    cuts: _Cuts, scores: _Scores, template: EvalResult, solver: bool, baselines: Mapping[str, Mapping[str, Any]]
 ) -> list[RecordedRow]:
-    """Rows of every block, of the masks and after the solver, then of the baselines.
+    """Rows of every block, of the masks and after the solver, then of the baselines, with fields of their own.
 
     The threshold of a soft map's maxF is chosen on these images (:data:`dinoskip.results.SHOWN`); masks have none.
     """
     recorded: list[RecordedRow] = []
     blocks, plain = cuts.features.blocks, scores.plain
     for number, block in enumerate(blocks):
-        said = degeneracy(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
+        said = degeneracy(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number], cuts.ties[number])
         about = replace(template, block=str(block), **said)
         recorded += _rows(about, plain[:, 0, number], plain[:, 1:, number])
         if solver:
@@ -213,8 +223,9 @@ def _recorded(
             about = replace(about, protocol=f"{template.protocol}, bilateral solver")
             of_threshold, *others = _rows(about, best, scores.smooth[:, :, number])
             recorded += [replace(of_threshold, row=replace(of_threshold.row, selected=SHOWN)), *others]
-    for number, name in enumerate(baselines, len(blocks)):
-        recorded += baseline_rows(name, _rows(template, plain[:, 0, number], plain[:, 1:, number]))
+    for number, (name, fields) in enumerate(baselines.items(), len(blocks)):
+        of_rule = baseline_rows(name, _rows(template, plain[:, 0, number], plain[:, 1:, number]))
+        recorded += [replace(record, row=replace(record.row, **fields)) for record in of_rule]
     return recorded
 
 

@@ -34,6 +34,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"store": section.split},
     features=features,
     reads_images=lambda _: True,
+    needs_network=lambda section: section.positions == "insid3",
     evaluate=lambda given: saliency.evaluate(given),
     headline=TaskMetric("maxF", order=4),
     baselines=("full image", "centre box"),

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from dinoskip.config import Config, OmitDefaultFromKey, OneOrSeveral
-from dinoskip.cut_protocols import CutProtocol
+from dinoskip.cut_protocols import CutProtocol, treated
+from eval.tokencut.treatments import POSITIONS, Positions
 
 
 class TokenCutConfig(Config):
@@ -26,6 +27,7 @@ class TokenCutConfig(Config):
     centre: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
+    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
     pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
@@ -33,8 +35,8 @@ class TokenCutConfig(Config):
     @property
     def methods(self) -> dict[str, str]:
         """What result rows call each method, and the file of its boxes."""
-        cuts = [CutProtocol("tokencut", tau, self.eps, centred=self.centre) for tau in self.tau]
+        cuts = [CutProtocol("tokencut", tau, self.eps, 0, self.centre, self.positions) for tau in self.tau]
         files = ["boxes.json", *(f"boxes_tau{cut.shown_tau}.json" for cut in cuts[1:])]
         methods = dict(zip(map(str, cuts), files, strict=True))
-        lost = f"lost k={self.lost_k}{', centred' if self.centre else ''}"
+        lost = f"lost k={self.lost_k}{treated(self.centre, self.positions)}"
         return methods | ({lost: "boxes_lost.json"} if self.lost_k else {})

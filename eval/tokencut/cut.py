@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors
+from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
 
 Box = tuple[int, int, int, int]
 Grid = tuple[int, int]
 T = TypeVar("T")
-MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
+NO_BOX: Box = (-1, -1, -1, -1)  # of a graph without a cut; no pixel is in it
 LEAST_TOKENS = 3  # fewer cannot be cut
 _GPU_BYTES = 2**31
 _AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
@@ -38,39 +38,48 @@ class TokenCut:
 
     Attributes
     ----------
+    is_cut
+        Whether the graph has one second eigenvector. It has none where all weights between tokens are equal, or the
+        second and third eigenvalue are (:data:`eval.tokencut.eigenvector.MULTIPLE`): what a solver returns is then the
+        processor's choice. Such an image has no box and counts as a miss.
     eigenvector
         float64 (N,), row-major over the grid: second generalised eigenvector y, y'Dy = 1, positive at the seed's side.
+        NaN without a cut.
     mask
-        bool (h, w): the side of the split that holds the seed (foreground).
+        bool (h, w): the side of the split that holds the seed (foreground), empty without a cut. Tokens on the mean
+        (:func:`eval.tokencut.eigenvector.off_mean`) are in neither side: background.
     component
         bool (h, w): the 4-connected part of ``mask`` that holds the seed.
     seed
-        Flat index of the token of largest \\|y\\|, the lowest one of those tied.
+        Flat index of the token of largest \\|y\\|, the lowest one of those tied; -1 without a cut.
     box
-        x1 y1 x2 y2 of ``component`` in cells, end exclusive.
+        x1 y1 x2 y2 of ``component`` in cells, end exclusive; -1 -1 -1 -1 without a cut.
     tied
         int64: all tokens tied for the seed, ``seed`` included.
-    degenerate
-        Whether the second eigenvalue is multiple, so that the cut is one of many equally good ones.
     complete
-        Whether every token is joined to every other, as in a collapsed network; ``degenerate``, too.
+        Whether every token is joined to every other, as in a collapsed network; no cut, then.
     eigenvalue, gap
         The second smallest generalised eigenvalue and its distance to the third.
     passes
         Products with the affinity matrix that Lanczos took; 0 if the dense solver had the last word.
     """
 
+    is_cut: bool
     eigenvector: NDArray[np.float64]
     mask: NDArray[np.bool_]
     component: NDArray[np.bool_]
     seed: int
     box: Box
     tied: NDArray[np.int64]
-    degenerate: bool
     complete: bool
     eigenvalue: float
     gap: float
     passes: int
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether there is no cut: the opposite of ``is_cut``, as result rows have it."""
+        return not self.is_cut
 
     @property
     def ambiguous(self) -> bool:
@@ -80,6 +89,11 @@ class TokenCut:
 
 class TokenCuts(tuple[TokenCut, ...]):
     """The cuts of a batch: a tuple of :class:`TokenCut` whose attributes also come stacked."""
+
+    @property
+    def is_cut(self) -> NDArray[np.bool_]:
+        """Bool (B,)."""
+        return np.array([cut.is_cut for cut in self], dtype=np.bool_)
 
     @property
     def eigenvector(self) -> NDArray[np.float64]:
@@ -155,23 +169,26 @@ def cut(similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, bi
 
 def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
     """Apply the reference's rules to the cut vector: mean split, seed, foreground side, component, box."""
-    y = vector.y
-    size = np.abs(y)
-    tied = np.flatnonzero(size >= size.max() * (1 - TIE)).astype(np.int64)
-    seed = int(tied[0])
-    mask = y > y.mean()
-    if not mask[seed]:
-        y, mask = -y, ~mask
-    mask = mask.reshape(grid)
-    component, box = component_of(mask, seed)
+    y, is_cut = vector.y, vector.is_cut
+    if is_cut:
+        size, distance = np.abs(y), off_mean(y)
+        tied = np.flatnonzero(size >= size.max() * (1 - TIE)).astype(np.int64)
+        seed = int(tied[0])
+        if distance[seed] < 0:
+            y, distance = -y, -distance
+        mask = (distance > 0).reshape(grid)
+        component, box = component_of(mask, seed)
+    else:
+        y, tied, seed, box = np.full_like(y, np.nan), np.empty(0, dtype=np.int64), -1, NO_BOX
+        mask, component = (np.zeros(grid, dtype=np.bool_) for _ in range(2))
     return TokenCut(
+        is_cut=is_cut,
         eigenvector=y,
         mask=mask,
         component=component,
         seed=seed,
         box=box,
         tied=tied,
-        degenerate=vector.gap < MULTIPLE,
         complete=vector.complete,
         eigenvalue=vector.eigenvalue,
         gap=vector.gap,
@@ -190,9 +207,12 @@ def component_of(mask: NDArray[np.bool_], seed: int) -> tuple[NDArray[np.bool_],
 def to_pixels(box: ArrayLike, patch_size: int, image_size: tuple[int, int]) -> Box:
     """Return a box in cells as x1 y1 x2 y2 in pixels, end exclusive, clipped to the image.
 
-    ``image_size`` is the original (H, W), before padding to a multiple of ``patch_size``.
+    ``image_size`` is the original (H, W), before padding to a multiple of ``patch_size``. The box -1 -1 -1 -1 of an
+    image without a cut stays as it is.
     """
     height, width = image_size
+    if (np.asarray(box) < 0).all():
+        return NO_BOX
     x1, y1, x2, y2 = (int(side) * int(patch_size) for side in np.asarray(box).reshape(4))
     return min(x1, width), min(y1, height), min(x2, width), min(y2, height)
 

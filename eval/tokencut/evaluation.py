@@ -30,8 +30,9 @@ from eval.rows import hits_row, row_like
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
 from eval.tokencut.overlays import overlay
+from eval.tokencut.positions import take_out_positions
 from eval.tokencut.results import CutResults
-from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store
+from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store, shares_without_cut
 
 T = TypeVar("T")
 
@@ -50,19 +51,21 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
 
     The features must be patch tokens (facet ``key`` by protocol) of the images in their native size. Writes
     ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines') with ``records.npz`` (which
-    images are hits), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat
-    token index}}``, ``ties.json``, in how many images of each block tied seeds would give different boxes, for each
-    block ``vectors_block{b}.npy`` float16 (eigenvectors divided by their largest absolute value) and
-    ``masks_block{b}.npy`` bool, (sum of T,) in store order, and with multiscale ``boxes_multiscale.json`` ``{id: [x1,
-    y1, x2, y2]}``: all of the first tau. The boxes of another are in ``boxes_tau{tau}.json``, of LOST in
-    ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
+    images are hits), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, -1 four times for an image without a
+    cut, which is a miss, ``seeds.json`` ``{id: {block: flat token index}}``, ``ties.json``, in how many images of each
+    block tied seeds would give different boxes, for each block ``vectors_block{b}.npy`` float16 (eigenvectors divided
+    by their largest absolute value, NaN without a cut) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and
+    with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The boxes of another are
+    in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens
+    cannot be cut: its box is all of it. With ``positions`` mean or mean_kept ``positions.json`` has what part of the
+    variance lay between positions, and of how many images each grid's means are.
 
     Features are a store, or windows (:class:`dinoskip.features.FeatureWindows`), whose images are cut as they are
     computed: the same call in the same ``out`` continues after the last whole window.
 
     On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
-    Raises :class:`ConfigError` for features of another image size or blocks they lack, :class:`DataError` if ids differ
-    or features cannot be cut.
+    Raises :class:`ConfigError` for features of another image size or blocks they lack, and for ``positions`` insid3
+    without the network, :class:`DataError` if ids differ or features cannot be cut.
     """
     config: TokenCutConfig = given.settings
     multiscale, (store,), (dataset,) = given.multiscale, given.features.values(), given.labels.values()
@@ -72,7 +75,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     if multiscale:
         groups["+".join(map(str, multiscale))] = tuple(multiscale)
     given.out.mkdir(parents=True, exist_ok=True)
-    results = CutResults(store, groups, config, given.out)
+    results = CutResults(store, groups, config, given.out, given.backbone)
+    take_out_positions(results.positions, store, given.backbone, given.out)
     _cut_all(results, config, choose_device(given.device), given.workers)
     recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(config.methods.items()):
@@ -87,43 +91,44 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     _write(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], given.out / "overlays")
-    hits = _baseline_hits(store, dataset, place, truth, config, given.workers)
-    recorded += [hits_row(recorded[0].row.baseline(name, 0.0), values) for name, values in hits.items()]
+    recorded += _baseline_rows(recorded[0].row, store, dataset, place, truth, config, given.workers)
     results.files.finish()
     return write_recorded_rows(given.out, store.ids, recorded)
 
 
-def _baseline_hits(
+def _baseline_rows(
+    template: EvalResult,
     store: FeatureSet,
     dataset: BoxDataset,
     place: Sequence[int],
     truth: Sequence[np.ndarray],
     config: TokenCutConfig,
     workers: int,
-) -> dict[str, list[bool]]:
-    """Which images boxes without a network hit: of rules and, if asked for, of pixels by the first tau."""
+) -> list[RecordedRow]:
+    """Rows of boxes without a network: of rules and, if asked for, of pixels by the first tau, as they are."""
     sizes = [store.image_size(i) for i in range(len(place))]
-    hits = {
-        name: [is_hit(rule(*size), boxes) for size, boxes in zip(sizes, truth, strict=True)]
+    rows = [
+        hits_row(
+            template.baseline(name, 0.0), [is_hit(rule(*size), boxes) for size, boxes in zip(sizes, truth, strict=True)]
+        )
         for name, rule in BOXES.items()
-    }
+    ]
     if not config.pixels:
-        return hits
-    cuts = cut_pixels(dataset, place, store, config.tau[0], config.eps, workers)
-    return hits | {
-        name: [
+        return rows
+    for name, cuts in cut_pixels(dataset, place, store, config.tau[0], config.eps, workers).items():
+        hits = [
             is_hit(full_image(*size) if image is None else to_pixels(image.box, store.patch_size, size), boxes)
-            for image, size, boxes in zip(of_baseline, sizes, truth, strict=True)
+            for image, size, boxes in zip(cuts, sizes, truth, strict=True)
         ]
-        for name, of_baseline in cuts.items()
-    }
+        rows.append(hits_row(replace(template.baseline(name, 0.0), **shares_without_cut(cuts)), hits))
+    return rows
 
 
 def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, workers: int) -> None:
     """Cut every image that is not done, part by part."""
 
     def work(part: FeatureStore) -> Iterator[tuple[int, tuple[tuple[int, ...], ImageCuts]]]:
-        rule = CutRule(config.tau, config.eps, config.centre, config.lost_k)
+        rule = CutRule(config.tau, config.eps, config.centre, config.lost_k, results.positions)
         for item, cuts in cut_store(part, results.groups, rule, device, workers):
             yield item.image, (item.blocks, cuts)
 
@@ -132,12 +137,12 @@ def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, 
 
 
 def _warn_of_degenerate(rows: Sequence[EvalResult]) -> None:
-    """Say once at which blocks most cuts are degenerate: their boxes are chance, whatever the network is."""
+    """Say once at which blocks most images have no cut: the number says nothing of the network."""
     failed = [row for row in rows if (row.degenerate or 0) > 0.5]
     if failed:
         worst = max(failed, key=lambda row: (row.complete or 0, row.degenerate or 0))
         log.warning(
-            "%s: most cuts are degenerate at block %s; at block %s the graph is complete in %d of %d images, where the "
+            "%s: most images have no cut at block %s; at block %s the graph is complete in %d of %d images, where the "
             "tokens' mean cosine is %.2f: centre: true, another facet or a higher tau may help (docs/tokencut.md)",
             worst.protocol, ", ".join(dict.fromkeys(row.block for row in failed)), worst.block,
             round((worst.complete or 0) * worst.n), worst.n,
@@ -168,7 +173,7 @@ def _write(results: CutResults, groups: Mapping[str, tuple[int, ...]], out: Path
     for group, label in enumerate(groups):
         if label not in single:
             write_json(out / "boxes_multiscale.json", dict(zip(ids, boxes[group], strict=True)))
-    write_json(out / "ties.json", {label: int(results.ties[group].sum()) for group, label in enumerate(groups)})
+    write_json(out / "ties.json", {label: int(results.ties[0, group].sum()) for group, label in enumerate(groups)})
     write_json(out / "boxes.json", _by_image(ids, {label: boxes[group] for label, group in single.items()}))
     seeds = {label: results.seeds[group].tolist() for label, group in single.items()}
     write_json(out / "seeds.json", _by_image(ids, seeds))

@@ -27,19 +27,23 @@ F64 = NDArray[np.float64]
 Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
 ISOLATED = 2.0**53  # the code of isolated tokens: no sum is as large
+GOLDEN = 0.6180339887498949  # multiples of the golden section, modulo 1, lie far apart: a number for every degree
 
 
 class GraphFacts(NamedTuple):
     """What the host knows of B graphs: ``degree``, ``isolated`` and the results of :meth:`Graphs.probe`, (B, n) each.
 
-    ``complete``: which binary graphs join every token to every other: A is 1 everywhere. Collapsed images are alike.
+    ``complete``: which binary graphs join every token to every other, as in a collapsed image; ``unjoined``: which join
+    no token to another. In both all weights off the diagonal are equal, and there is no second eigenvector.
     """
 
     degree: F64
     isolated: NDArray[np.bool_]
     image: F64
     codes: F64
+    colours: F64
     complete: list[bool]
+    unjoined: list[bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +69,18 @@ class Graphs:
         A degree is not positive for an eps of 0, or negative similarities kept by a negative tau, where the reference's
         solver fails too.
         """
-        degree, isolated, image, codes, finite = read_together(self.degree, self.isolated, *self.probe(), self.finite)
+        parts = (self.degree, self.isolated, *self.probe(), self.finite)
+        degree, isolated, image, codes, colours, finite = read_together(*parts)
         if not finite.all():
             raise ValueError("features must be finite")
         for i, token in np.argwhere(~(degree > 0)):
             raise ValueError(
                 f"token {token} has degree {degree[i, token]:g}; use a positive eps and a tau of at least 0"
             )
-        complete = [self.binary and least > degree.shape[1] - self.weight / 2 for least in degree.min(1).tolist()]
-        return GraphFacts(degree, isolated > 0, image, codes, complete)
+        n = degree.shape[1]
+        complete = [self.binary and least > n - self.weight / 2 for least in degree.min(1).tolist()]
+        unjoined = [self.binary and most < 1.5 * self.weight + self.floor * n for most in degree.max(1).tolist()]
+        return GraphFacts(degree, isolated > 0, image, codes, colours, complete, unjoined)
 
     def apply(self, vectors: Array) -> Array:
         """Return A times ``vectors`` (B, n)."""
@@ -85,12 +92,16 @@ class Graphs:
         parts = (self.edges[where], self.weight, self.floor, self.degree[where], self.isolated[where])
         return Graphs(*parts, self.finite[where], self.binary)
 
-    def probe(self) -> tuple[Array, Array]:
-        """Return A times a fixed random vector, and a code of every token, both float64 (B, n); twins share a code.
+    def probe(self) -> tuple[Array, Array, Array]:
+        """Return A times a fixed random vector, a code and a colour of every token, each float64 (B, n).
 
         Twins are tokens that a cut cannot tell apart: those with the same row of 0/1 ``edges``, and all isolated
-        tokens. The vector holds integers small enough for every sum to be exact, so equal products mean equal rows.
-        The rows of a weighted graph carry rounding errors, so there each token is its own class.
+        tokens; they share a code. The vector holds integers small enough for every sum to be exact, so equal products
+        mean equal rows. The rows of a weighted graph carry rounding errors, so there each token is its own class.
+
+        Tokens that a symmetry of the graph exchanges share a colour: a sum over their neighbours of numbers that depend
+        on the neighbour's degree alone (one round of Weisfeiler and Leman's refinement). A weighted graph has one
+        colour, which says nothing.
         """
         count, n = self.degree.shape
         span = 2 ** (51 - n.bit_length())
@@ -98,9 +109,11 @@ class Graphs:
         codes = symmetric_product(self.edges, array_like(np.tile(random, (count, 1)), self.edges))
         image = self.weight * codes + self.floor * float(random.sum())
         if not self.binary:
-            return image, array_like(np.tile(np.arange(n, dtype=np.float64), (count, 1)), self.edges)
+            numbers = np.tile(np.arange(n, dtype=np.float64), (count, 1))
+            return image, array_like(numbers, self.edges), array_like(np.zeros_like(numbers), self.edges)
+        colours = symmetric_product(self.edges, self.degree * GOLDEN % 1.0 * span // 1.0)
         codes[self.isolated] = ISOLATED
-        return image, codes
+        return image, codes, colours
 
     def dense(self, i: int) -> F64:
         """Return the affinity matrix A of graph ``i``, float64 (n, n), on the host."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from eval.tokencut.cut import Box, Grid, as_float32, check_tokens, component_of
+from eval.tokencut.cut import NO_BOX, Box, Grid, as_float32, check_tokens, component_of
 from eval.tokencut.graph import lengths, normalise, similarities
 
 
@@ -27,15 +27,15 @@ class Lost:
     mask
         bool (h, w): the tokens whose summed correlation with the grown seed is positive.
     component
-        bool (h, w): the 4-connected part of ``mask`` that holds the seed.
+        bool (h, w): the 4-connected part of ``mask`` that holds the seed; empty where it holds no seed.
     seed
         Flat index of the token with the fewest positive correlations, the lowest one of those tied.
     box
-        x1 y1 x2 y2 of ``component`` in cells, end exclusive.
+        x1 y1 x2 y2 of ``component`` in cells, end exclusive; -1 -1 -1 -1 without an object.
     tied
         int64: all tokens with as few, ``seed`` included; which of them the reference takes is its sort's choice.
     degenerate
-        Whether the seed is a zero token, like nothing, itself included; the box is then its cell.
+        Whether the seed is a zero token, like nothing, itself included: there is no object. The authors' code stops.
     """
 
     mask: NDArray[np.bool_]
@@ -44,6 +44,11 @@ class Lost:
     box: Box
     tied: NDArray[np.int64]
     degenerate: bool
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether another of the tied seeds lies outside ``component``, that is, may give another box."""
+        return not self.degenerate and not bool(self.component.ravel()[self.tied].all())
 
 
 def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
@@ -83,10 +88,7 @@ def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> l
 
 def _lost(mask: NDArray[np.bool_], tied: NDArray[np.intp]) -> Lost:
     seed = int(tied[0])
-    degenerate = not mask.flat[seed]
-    held = mask
-    if degenerate:
-        held = np.zeros_like(mask)
-        held.flat[seed] = True
-    component, box = component_of(held, seed)
-    return Lost(mask, component, seed, box, tied.astype(np.int64), degenerate)
+    if not mask.flat[seed]:
+        return Lost(mask, np.zeros_like(mask), seed, NO_BOX, tied.astype(np.int64), True)
+    component, box = component_of(mask, seed)
+    return Lost(mask, component, seed, box, tied.astype(np.int64), False)

@@ -18,13 +18,20 @@ def overlay(
 ) -> Image.Image:
     """Return the picture: ``mask`` (h, w, in cells) bright, the rest veiled, ``box`` orange, ``truth`` light blue.
 
-    ``image`` is uint8 (H, W, 3); boxes are x1 y1 x2 y2 in its pixels, end exclusive.
+    ``image`` is uint8 (H, W, 3); boxes are x1 y1 x2 y2 in its pixels, end exclusive. The box -1 -1 -1 -1 of an image
+    without a cut is not drawn: ``no cut`` stands in its corner.
     """
     height, width = image.shape[:2]
     inside = mask.repeat(patch_size, axis=0).repeat(patch_size, axis=1)[:height, :width]
     picture = Image.fromarray(np.where(inside[..., None], image, (image * _VEIL).astype(np.uint8)))
     draw = ImageDraw.Draw(picture)
-    for outlined, colour in [*((each, TRUTH) for each in truth), (box, FOUND)]:
+    if found := bool((np.asarray(box) >= 0).all()):
+        outlines = [*((each, TRUTH) for each in truth), (box, FOUND)]
+    else:
+        outlines = [(each, TRUTH) for each in truth]
+    for outlined, colour in outlines:
         x1, y1, x2, y2 = (int(side) for side in np.asarray(outlined).reshape(4))
         draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=_WIDTH)
+    if not found:
+        draw.text((2 * _WIDTH, 2 * _WIDTH), "no cut", FOUND)
     return picture

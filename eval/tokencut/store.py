@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from eval.pixels import NamedFiles, pixel_tokens
+from eval.resumed import degeneracy
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 from eval.tokencut.graph import centred, lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
+from eval.tokencut.positions import PositionRemoval
 
 T = TypeVar("T")
 _GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
@@ -41,13 +43,15 @@ class ImageCuts(NamedTuple):
 class CutRule:
     """How graphs are cut: at each tau, of features with each image's mean token or (``centre``) without.
 
-    LOST's object is grown over ``lost_k`` tokens, where they are given.
+    ``positions`` take position out of the features before that. LOST's object is grown over ``lost_k`` tokens, where
+    they are given.
     """
 
     taus: Sequence[float]
     eps: float
     centre: bool = False
     lost_k: int | None = None
+    positions: PositionRemoval | None = None
 
 
 def cut_pixels(
@@ -68,6 +72,12 @@ def cut_pixels(
     return by_name
 
 
+def shares_without_cut(cuts: Sequence[TokenCut | None]) -> dict[str, Any]:
+    """Fields of a row: the shares of images without a cut, with a complete graph, and whose seeds are ambiguous."""
+    flags = np.array([(cut.degenerate, cut.complete, cut.ambiguous) if cut else (False,) * 3 for cut in cuts], np.bool_)
+    return degeneracy(flags[:, 0], flags[:, 1], ambiguous=flags[:, 2])
+
+
 def cut_store(
     store: FeatureStore, groups: Sequence[tuple[int, ...]], rule: CutRule, device: torch.device, workers: int
 ) -> Iterator[tuple[ImageAtBlocks, ImageCuts]]:
@@ -79,7 +89,7 @@ def cut_store(
 
     def work(items: Sequence[ImageAtBlocks]) -> list[ImageCuts]:
         grids = [store.grid(item.image) for item in items]
-        unit, length, cosines = unit_features(store, items, device, rule.centre)
+        unit, length, cosines = unit_features(store, items, device, rule.centre, rule.positions)
         similarity = similarities(unit)
         try:
             cuts = [cut(similarity, grids, tau, rule.eps) for tau in rule.taus]
@@ -130,34 +140,51 @@ def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.
 
 
 def unit_features(
-    store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device, centre: bool
+    store: FeatureStore,
+    items: Sequence[ImageAtBlocks],
+    device: torch.device,
+    centre: bool,
+    positions: PositionRemoval | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
     """Normalised features (B, N, C) of items of one number of tokens, their lengths (B, N), the tokens' mean cosines.
 
-    With ``centre`` features and lengths are without each image's mean token, and the cosines with it. Raises
-    :class:`DataError` for features that are not finite.
+    Features and lengths are without what ``positions`` take out, and with ``centre`` then without each image's mean
+    token; the cosines are with both. Raises :class:`DataError` for features that are not finite.
     """
-    features = _batch(store, items, device, centre=False)
+    features = _batch(store, items, device, centre=False, positions=None)
     length = lengths(features)
     unit = normalise(features, length)
     cosines = mean_cosine(unit)
-    if centre:
-        features = _batch(store, items, device, centre=True)
+    if centre or positions is not None:
+        features = _batch(store, items, device, centre=centre, positions=positions)
         length = lengths(features)
         unit = normalise(features, length)
     return unit, length, cosines
 
 
-def _batch(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device, *, centre: bool) -> torch.Tensor:
-    return torch.from_numpy(np.stack([_features(store, item, centre=centre) for item in items])).to(device)
+def _batch(
+    store: FeatureStore,
+    items: Sequence[ImageAtBlocks],
+    device: torch.device,
+    *,
+    centre: bool,
+    positions: PositionRemoval | None,
+) -> torch.Tensor:
+    images = [_features(store, item, centre=centre, positions=positions) for item in items]
+    return torch.from_numpy(np.stack(images)).to(device)
 
 
-def _features(store: FeatureStore, item: ImageAtBlocks, *, centre: bool) -> NDArray[np.float32]:
+def _features(
+    store: FeatureStore, item: ImageAtBlocks, *, centre: bool, positions: PositionRemoval | None
+) -> NDArray[np.float32]:
     """Float32 (N, C). The mean cosine over blocks is the cosine of the concatenated normalised features."""
     parts = [store.tokens(block, item.image) for block in item.blocks]
     for block, part in zip(item.blocks, parts, strict=True):
         if not np.isfinite(part).all():
             raise DataError(f"{store.path}: {store.ids[item.image]}: block {block}: features must be finite")
+    if positions is not None:
+        grid = store.grid(item.image)
+        parts = [positions(block, grid, part) for block, part in zip(item.blocks, parts, strict=True)]
     if centre:
         parts = [centred(torch.from_numpy(part)).numpy() for part in parts]
     if len(parts) == 1:

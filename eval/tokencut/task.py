@@ -25,9 +25,10 @@ class TokenCutSection(TokenCutConfig):
 
 
 def as_published(row: EvalResult) -> int:
-    """TokenCut with tau 0.2, on keys, not centred."""
+    """TokenCut with tau 0.2, on keys, as they are."""
     cut = CutProtocol.parse(row.protocol)
-    plain = cut is not None and (cut.method, cut.tau, cut.centred) == ("tokencut", 0.2, False)
+    as_is = ("tokencut", 0.2, False, "keep")
+    plain = cut is not None and (cut.method, cut.tau, cut.centred, cut.positions) == as_is
     return plain + (row.facet == "key")
 
 
@@ -41,6 +42,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"store": section.split},
     features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
     reads_images=lambda section: section.overlays > 0,
+    needs_network=lambda section: section.positions == "insid3",
     study_settings=("multiscale",),
     evaluate=lambda given: tokencut.evaluate(given),
     headline=TaskMetric("CorLoc", order=1),

@@ -1,5 +1,6 @@
 """Which rows a command shows as the best."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from dinoskip.cli.rows import best_rows, print_results
 from dinoskip.results import EvalResult
+from visualize.rows import spread
 
 
 def test_the_best_row_of_an_error_is_the_lowest() -> None:
@@ -30,3 +32,12 @@ def test_a_number_from_failed_cuts_says_so_instead_of_an_interval(
     assert ("4.2 (graph complete at τ = 0.2)" in printed) == bool(complete)
     assert ("graph complete at τ = 0.2 (100 of 100 images)" in printed) == bool(complete)
     assert ("says nothing of the network" in printed) == bool(complete)
+
+
+def test_tables_say_in_how_many_images_there_is_no_cut() -> None:
+    row = EvalResult(
+        "CorLoc", 4.2, "tokencut", "12", "voc", "val", 100, low=1.0, high=9.0, degenerate=0.07, complete=0.0
+    )
+    assert spread(row) == "[1.0, 9.0] (no cut in 7 of 100)"
+    assert spread(replace(row, degenerate=0.0)) == "[1.0, 9.0]"
+    assert spread(replace(row, degenerate=0.6)) == "no cut (60 of 100 images)"

@@ -38,10 +38,9 @@ def test_case(record: dict[str, Any]) -> None:
         return
     cut, case, box = cut_case(record["file"])
     if record["cls"] == "degenerate":
-        assert cut.degenerate
-        assert 0 <= box[0] < box[2] <= case["image_hw"][1]
-        assert 0 <= box[1] < box[3] <= case["image_hw"][0]
-        assert cut_case(record["file"])[2] == box
+        # Until 0.2 such an image had the box that the solver's arbitrary vector gave; golden/meaning gives it none.
+        assert not cut.is_cut
+        assert box == [-1, -1, -1, -1]
         return
     assert box == case["canonical_box"].tolist()
     assert box in case["accepted_boxes"].tolist()

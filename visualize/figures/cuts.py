@@ -20,12 +20,12 @@ _LONGEST = 240  # pixels of a picture's longer side
 class CutPicture:
     """One cut: ``mask`` bool (h, w) of its foreground at token resolution, ``box`` x1 y1 x2 y2 in pixels.
 
-    A ``complete`` graph joins all tokens: what was cut is chance, and is crossed out.
+    An image without a cut (``is_cut`` False) is crossed out, and its box not drawn.
     """
 
     mask: np.ndarray
     box: tuple[int, int, int, int]
-    complete: bool
+    is_cut: bool
 
 
 def cuts_figure(
@@ -68,9 +68,10 @@ def _drawn(photo: np.ndarray, small: np.ndarray, cut: CutPicture, patch: int, sc
     shade = np.asarray(Image.fromarray(inside).resize((width, height), Image.Resampling.NEAREST))
     picture = Image.fromarray(np.where(shade[..., None], small, (0.35 * small).astype(np.uint8)))
     draw = ImageDraw.Draw(picture)
-    x1, y1, x2, y2 = (round(side * scale) for side in cut.box)
-    draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=_LINE, width=2)
-    if cut.complete:
+    if cut.is_cut:
+        x1, y1, x2, y2 = (round(side * scale) for side in cut.box)
+        draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=_LINE, width=2)
+    else:
         draw.line((0, 0, width, height), fill="white", width=3)
         draw.line((0, height, width, 0), fill="white", width=3)
     return np.asarray(picture)

@@ -90,7 +90,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     if any(row.low is not None for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("shade: 95 % interval")
     if any(failed_cuts(row) for rows in benchmarks.values() for net in rows.values() for row in net.values()):
-        marks.append("cross: graph complete or cuts degenerate in most images, without an interval")
+        marks.append("cross: graph complete or no cut in most images, without an interval")
     if baselines:
         marks.append("grey level: baseline without a network")
     if any(untrained.values()):

@@ -20,15 +20,15 @@ class Discovery:
     """What TokenCut found in one image at one block.
 
     ``box`` is x1 y1 x2 y2 in pixels of the image, end exclusive; ``eigenvector`` (h, w) float and ``mask``
-    (h, w) bool lie on cells of ``patch_size`` pixels from the image's top left corner, and may overhang it. A
-    ``complete`` graph joins every token to every other: its eigenvector is noise.
+    (h, w) bool lie on cells of ``patch_size`` pixels from the image's top left corner, and may overhang it. Without a
+    cut (``is_cut`` False) there is no eigenvector, the mask is empty, and the box is -1 four times.
     """
 
     box: tuple[float, float, float, float]
     eigenvector: np.ndarray
     mask: np.ndarray
     patch_size: int
-    complete: bool = False
+    is_cut: bool = True
 
 
 @dataclass(frozen=True)

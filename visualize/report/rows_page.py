@@ -10,7 +10,10 @@ from dinoskip.results import EvalResult
 from visualize.pages import render_page
 
 _FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")
-_BESIDE = ("note", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate", "selected")
+_BESIDE = (
+    "note", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate", "ambiguous", "selected",
+    "kernels",
+)  # fmt: skip
 _SHORT = {"weights": 12}  # letters of a hash that are shown; rows.csv has it whole
 
 

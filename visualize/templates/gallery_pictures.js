@@ -172,7 +172,9 @@ const pictures = (() => {
     parts.canvas.style.height = `${(100 * height) / info.height}%`;
     if (entry.boxes) {
       for (const box of info.boxes) outline(parts.over, box, "truth");
-      for (const kind of ["halo", "box"]) outline(parts.over, entry.boxes[view.block], kind);
+      const found = entry.boxes[view.block];
+      if (!found) return "no cut";
+      for (const kind of ["halo", "box"]) outline(parts.over, found, kind);
     }
     if (!entry.peaks) return "";
     const uniform = 100 / (entry.size[0] * entry.size[1]);

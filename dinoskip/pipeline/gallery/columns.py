@@ -37,6 +37,7 @@ from eval.probe import load_heads, predict
 from eval.tokencut import TokenCutConfig, to_pixels
 from eval.tokencut.cut import cut
 from eval.tokencut.graph import centred, normalise, similarities
+from eval.tokencut.positions import collect, open_removal
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel, build_gallery, write_sheets
@@ -127,21 +128,25 @@ def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     return labels
 
 
-def _discoveries(store: FeatureStore, config: TokenCutConfig) -> ByBlock:
-    """TokenCut of every shown image at every block."""
+def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone) -> ByBlock:
+    """TokenCut of every shown image at every block; means of positions are over the images of ``store``."""
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
+    removal = open_removal(store, config.positions, network)
+    if removal is not None:
+        collect(removal, store, network)
     cuts: ByBlock = {}
     with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
         for block in store.blocks:
             cuts[block] = {}
             for index in whole:
                 grid = store.grid(index)
-                tokens = torch.from_numpy(as_float(store.tokens(block, index)))
+                stored = as_float(store.tokens(block, index))
+                tokens = torch.from_numpy(stored if removal is None else removal(block, grid, stored))
                 unit = normalise(centred(tokens) if config.centre else tokens)
                 (part,) = cut(similarities(unit[None]), [grid], config.tau[0], config.eps)
                 box = to_pixels(part.box, store.patch_size, store.image_size(index))
                 cuts[block][store.ids[index]] = Discovery(
-                    box, part.eigenvector.reshape(grid), part.mask, store.patch_size, part.complete
+                    box, part.eigenvector.reshape(grid), part.mask, store.patch_size, part.is_cut
                 )
                 progress.advance()
     return cuts
@@ -196,7 +201,7 @@ def _column(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=_discoveries(keys, settings.cut),
+        discoveries=_discoveries(keys, settings.cut, backbone),
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)
@@ -206,7 +211,7 @@ def _column(
         surfaces=surface_pictures(task, label, shown.ids, blocks),
         strips=strip_maps(task, label, blocks),
         rows=rows,
-        description=_described(backbone, square, (read, norm), facet),
+        description=_described(backbone, square, (read, norm), facet, settings.cut.positions),
     )
 
 
@@ -223,12 +228,14 @@ def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
     return whole_patches(round(side), multiple)
 
 
-def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str) -> str:
+def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str, positions: str) -> str:
     """What a caption must say of the pictures that no result row does; ``read`` is facet and norm of what is shown."""
+    means = " (means over the images of this page)" if positions in {"mean", "mean_kept"} else ""
+    treated = "" if positions == "keep" else f", positions {positions}{means}"
     return (
         f"{backbone.depth} blocks of {backbone.dim} channels and {backbone.num_heads} heads, patches of "
         f"{backbone.patch_size}; PCA, similarity and probe of {read[0]}, norm {read[1]}, and attention at "
-        f"{square.label}; TokenCut on {facet} at native size; weights {backbone.weights_hash[:12]}"
+        f"{square.label}; TokenCut on {facet} at native size{treated}; weights {backbone.weights_hash[:12]}"
     )
 
 

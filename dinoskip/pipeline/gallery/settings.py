@@ -48,7 +48,7 @@ class GallerySettings(NodeSettings):
     def plain(self) -> dict[str, Any]:
         """Settings as they are hashed: a single page leaves out its limit of images, cuts leave out defaults."""
         section, cutting, usual = self.section, dump(self.cut), dump(TokenCutConfig())
-        cut = {key: cutting[key] for key in ("tau", "eps", "centre") if cutting[key] != usual[key]}
+        cut = {key: cutting[key] for key in ("tau", "eps", "centre", "positions") if cutting[key] != usual[key]}
         return {
             "gallery": {
                 **settings_for_key(section, without={"epochs", "page"}),

@@ -139,7 +139,7 @@ def _add_node(
 ) -> None:
     requests = record.features(section)
     splits = list(record.splits(section).values())
-    network = not requests or _several_norms(record, nodes)
+    network = not requests or _several_norms(record, nodes) or record.needs_network(section)
     opened = ("images", "targets") if not requests or record.reads_images(section) else ("targets",)
     contents: list[Content] = [(what, record.label, split) for split in dict.fromkeys(splits) for what in opened]
     inputs: dict[str, str] = dict(model.inputs) if network else {}

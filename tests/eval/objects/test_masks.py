@@ -76,8 +76,10 @@ def test_a_batch_is_its_images_one_by_one() -> None:
             assert one.seed == other.seed
 
 
-def test_a_collapsed_network_is_said_to_be() -> None:
-    (first, *_) = maskcut(np.ones((16, 4), dtype=np.float32), (4, 4))
+def test_a_collapsed_network_has_no_object() -> None:
+    (first, *others) = maskcut(np.ones((16, 4), dtype=np.float32), (4, 4))
+    assert not any(part.any() for one in (first, *others) for part in (one.mask, one.component, one.exclusive))
+    assert first.seed == -1
     assert isinstance(first, MaskCutRound)
     assert first.complete
     assert first.degenerate

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +16,10 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 import eval.tokencut.eigenvector as eigenvector
-from eval.tokencut.cut import TokenCut, TokenCuts, cut, each, to_pixels, tokencut
-from eval.tokencut.eigenvector import complete_vector, cut_vectors, dense_vector, lanczos
+from eval.tokencut.cut import TokenCut, TokenCuts, cut, each, split, to_pixels, tokencut
+from eval.tokencut.eigenvector import cut_vectors, dense_vector, lanczos
 from eval.tokencut.graph import Graphs, build_graphs, normalise, similarities
 
 GRID = (9, 12)
@@ -179,15 +183,25 @@ def test_diagonal_cells_are_not_connected() -> None:
     assert cut.component.sum() == 1
 
 
-@pytest.mark.parametrize("x", [np.ones((108, 4)), np.zeros((108, 4)), np.eye(108), np.tile(np.eye(2), (54, 1))])
-def test_degenerate_or_symmetric_graphs_repeat(x: np.ndarray) -> None:
-    cuts = [tokencut(x, GRID) for _ in range(2)]
-    assert all(isinstance(cut, TokenCut) for cut in cuts)
-    assert cuts[0].box == cuts[1].box
-    assert 0 <= cuts[0].box[0] < cuts[0].box[2] <= 12
-    assert 0 <= cuts[0].box[1] < cuts[0].box[3] <= 9
-    np.testing.assert_array_equal(cuts[0].eigenvector, cuts[1].eigenvector)
-    assert cuts[0].degenerate == (len(np.unique(x, axis=0)) != 2)
+@pytest.mark.parametrize("x", [np.ones((108, 4)), np.zeros((108, 4)), np.eye(108), np.tile(np.eye(3), (36, 1))])
+def test_without_a_second_eigenvector_there_is_no_cut(x: np.ndarray) -> None:
+    """Complete, nothing joined by zero rows or by isolated ones, three equal cliques: no box, where there was one."""
+    cut = tokencut(x, GRID)
+    assert isinstance(cut, TokenCut)
+    assert (cut.is_cut, cut.degenerate, cut.ambiguous, cut.seed, cut.box) == (False, True, False, -1, (-1, -1, -1, -1))
+    assert np.isnan(cut.eigenvector).all()
+    assert not cut.mask.any()
+    assert not cut.component.any()
+    assert cut.tied.size == 0
+    assert cut.complete == (x == 1).all()
+    assert to_pixels(cut.box, 16, (144, 192)) == (-1, -1, -1, -1)
+
+
+def test_two_equal_cliques_are_cut_at_the_lowest_index() -> None:
+    cut = tokencut(np.tile(np.eye(2), (54, 1)), GRID)
+    assert isinstance(cut, TokenCut)
+    assert (cut.is_cut, cut.seed, cut.ambiguous) == (True, 0, True)
+    assert len(cut.tied) == 108
 
 
 def test_scale_of_tokens_does_not_matter() -> None:
@@ -260,38 +274,150 @@ def test_undecided_cut_goes_to_the_dense_solver(monkeypatch: pytest.MonkeyPatch)
     assert cut_vectors(graphs)[0].passes == 0
 
 
-def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_whose_weights_are_all_equal_are_told_without_solving(monkeypatch: pytest.MonkeyPatch) -> None:
     nearly = regions(1)
     whole = np.ones_like(nearly) + 0.01 * nearly
     missing = whole.copy()
     missing[7] = -1
     graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole)
     assert graphs.facts.complete == [True, False, False, False, True]
-    expected = [dense_vector(graphs, i).y for i in (0, 4)]
-    complete_vector.cache_clear()
-    for _ in range(2):
-        found = cut_vectors(graphs)
-        np.testing.assert_array_equal([found[0].y, found[4].y], expected)
-    assert complete_vector.cache_info().misses == 1
+    assert graphs.facts.unjoined == [False, False, False, True, False]
     weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False)
     assert weighted.facts.complete == [False]
+    assert not cut_vectors(weighted)[0].is_cut, "all weights are 1: the eigenvalue is multiple"
+
+    def none_of_these(*_: object) -> None:
+        raise AssertionError("solved")
+
+    monkeypatch.setattr(eigenvector, "dense_vector", none_of_these)
+    monkeypatch.setattr(eigenvector, "lanczos", none_of_these)
+    only = [*cut_vectors(graphs_of(whole, np.zeros_like(whole))), *cut_vectors(graphs_of(np.eye(108)))]
+    assert [vector.is_cut for vector in only] == [False] * 3
+    assert [vector.eigenvalue for vector in only] == pytest.approx([1.0, 1.0, 108e-5 / (1 + 107e-5)])
 
 
-@pytest.mark.parametrize("grid", [(7, 8), (14, 14), (16, 20), (24, 32), (23, 31)])
-def test_boxes_of_complete_graphs_are_the_references(grid: tuple[int, int]) -> None:
-    """Every vector that sums to zero is a solution: only the same matrices, to the last bit, give the same one."""
-    n = grid[0] * grid[1]
-    x = 1 + 0.01 * np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
-    cuts = tokencut(x, grid)
-    assert isinstance(cuts, TokenCut)
-    assert cuts.complete
-    assert cuts.degenerate
-    with threadpool_limits(limits=1, user_api="blas"):
-        affinity = np.ones((n, n))
-        degrees = np.diag(np.sum(affinity, axis=1))
-        y = scipy.linalg.eigh(degrees - affinity, degrees, subset_by_index=[1, 2])[1][:, 0]
-    seed = int(np.abs(y).argmax())
-    assert cuts.box == flood_box(y > y.mean(), grid, seed)
+def graph_of(joined: np.ndarray) -> Graphs:
+    """The graph whose tokens are joined as a bool matrix (n, n) says."""
+    return build_graphs(torch.from_numpy(joined.astype(np.float32))[None], 0.2, 1e-5)
+
+
+def copies(count: int, size: int, seed: int, links: str) -> np.ndarray:
+    """A random graph so many times over, in a random order: by itself, in a ring, or each joined alike to a hub."""
+    rng = np.random.default_rng(seed)
+    own = rng.random((size, size)) < 0.3
+    joined = np.kron(np.eye(count), own | own.T | np.eye(size, dtype=bool))
+    if links == "ring":
+        to_next = rng.random((size, size)) < 0.05
+        joined += np.kron(np.roll(np.eye(count), 1, axis=1), to_next)
+    elif links == "hub":
+        to_hub = np.tile(rng.random((8, size)) < 0.1, (1, count))
+        joined = np.block([[joined, to_hub.T], [np.zeros_like(to_hub), np.ones((8, 8))]])
+    order = rng.permutation(len(joined))
+    return ((joined + joined.T) > 0)[order][:, order]
+
+
+@pytest.mark.parametrize("links", ["alone", "ring", "hub"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_equal_eigenvalues_of_a_symmetry_are_found(count: int, links: str) -> None:
+    """One search of Krylov's kind meets one vector of an eigenvalue alone: what it does not see must not be a cut."""
+    seen = 0
+    for seed in range(4):
+        graphs = graph_of(copies(count, 30, seed, links))
+        (fast,), slow = lanczos(graphs), dense_vector(graphs, 0)
+        assert slow.is_cut == (count == 2), "three alike have a plane of eigenvectors"
+        assert cut_vectors(graphs)[0].is_cut == slow.is_cut
+        assert (fast is not None) <= slow.is_cut
+        seen += fast is not None
+    assert seen >= (3 if count == 2 else 0), "a symmetry of two alone is not left to the dense solver"
+
+
+@pytest.mark.parametrize(("n", "k"), [(9, 1), (50, 1), (60, 2), (200, 5)])
+def test_closed_forms_of_a_clique_and_isolated_tokens(n: int, k: int) -> None:
+    eps = 1e-5
+    joined = np.eye(n)
+    joined[k:, k:] = 1
+    (vector,) = cut_vectors(graph_of(joined))
+    d1, d2 = 1 + (n - 1) * eps, n - k + k * eps
+    assert vector.eigenvalue == pytest.approx(eps * ((n - k) / d1 + k / d2), rel=1e-9)
+    assert vector.is_cut
+    third = n * eps / d1 if k > 1 else 1.0
+    assert vector.eigenvalue + vector.gap == pytest.approx(third, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [9, 60, 196])
+def test_the_complete_graph_less_a_pair(n: int) -> None:
+    """y is 1 and -1 on the pair and 0 elsewhere: those lie on the mean, background whichever way y is turned."""
+    eps, joined = 1e-5, np.ones((n, n))
+    joined[2, 4] = joined[4, 2] = 0
+    (vector,) = cut_vectors(graph_of(joined))
+    assert vector.eigenvalue == pytest.approx(1 - (1 - eps) / (n - 1 + eps), abs=1e-9)
+    found = split(vector, (1, n))
+    assert (found.is_cut, found.seed, found.box) == (True, 2, (2, 0, 3, 1))
+    assert found.mask.sum() == 1
+    assert found.ambiguous
+
+
+@pytest.mark.parametrize("n", [7, 20, 61, 100])
+def test_rings_have_no_cut_and_opened_ones_have(n: int) -> None:
+    joined = np.eye(n) + np.roll(np.eye(n), 1, axis=1)
+    (ring,) = cut_vectors(graph_of(joined + joined.T))
+    assert not ring.is_cut
+    assert ring.eigenvalue == pytest.approx(1 - (1 + 2 * np.cos(2 * np.pi / n)) / 3, abs=3e-5 * n)
+    joined[-1, 0] = 0
+    (chain,) = cut_vectors(graph_of(joined + joined.T))
+    assert chain.is_cut
+    assert split(chain, (1, n)).seed == 0, "both ends are tied: the lowest index"
+
+
+def test_small_eigenvalues_that_differ_well_are_no_tie() -> None:
+    """Three cliques: both eigenvalues are of the order of eps, those of the graph of cliques."""
+    eps, sizes = 1e-5, np.array([9, 12, 30])
+    owner = np.repeat([0, 1, 2], sizes)
+    (vector,) = cut_vectors(graph_of(owner[:, None] == owner))
+    degrees = sizes + (sizes.sum() - sizes) * eps
+    between = eps * np.outer(sizes, sizes)
+    np.fill_diagonal(between, 0)
+    values = scipy.linalg.eigh(np.diag(between.sum(1)) - between, np.diag(sizes * degrees), eigvals_only=True)
+    assert (vector.eigenvalue, vector.eigenvalue + vector.gap) == pytest.approx(tuple(values[1:]), rel=1e-6)
+    assert vector.gap < 1e-4
+    assert vector.is_cut
+
+
+def kernels_here() -> list[str]:
+    """OpenBLAS's kernels that this processor can run."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return []
+    needs = {"Haswell": "avx2", "Zen": "avx2", "SkylakeX": "avx512vl"}
+    return [kernel for kernel, flag in needs.items() if flag in flags]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(kernels_here()) < 2, reason="this processor runs one kind of kernels")
+def test_cuts_are_equal_under_every_kernel() -> None:
+    """OpenBLAS takes its kernels by the processor: no cut may depend on which. A process a kernel, each with torch."""
+    code = (
+        "import json, numpy as np\n"
+        "from eval.tokencut.cut import tokencut\n"
+        "rng = np.random.default_rng(0)\n"
+        "found = []\n"
+        "for n, spread in ((64, 0.01), (64, 0.5), (100, 1.0), (64, 0.0)):\n"
+        "    for _ in range(6):\n"
+        "        x = rng.integers(-3, 4, (n, 6)) * spread + rng.integers(0, 2, 6)\n"
+        "        side = int(n**0.5)\n"
+        "        cut = tokencut(x, (side, side))\n"
+        "        found.append([cut.is_cut, cut.seed, cut.box, cut.ambiguous, int(cut.mask.sum())])\n"
+        "print(json.dumps(found))\n"
+    )
+    outputs = set()
+    for kernel in kernels_here():
+        environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        outputs.add(done.stdout)
+    (same,) = outputs
+    kinds = {cut[0] for cut in json.loads(same)}
+    assert kinds == {True, False}
 
 
 def mixed_batch() -> list[np.ndarray]:
@@ -393,3 +519,21 @@ def test_what_a_worker_raises_ends_the_others() -> None:
         list(each(one, 5000, workers=2))
     assert len(called) < 50
     assert torch.get_num_threads() == threads
+
+
+def test_batches_as_torch_arrays_are_the_single_graphs() -> None:
+    """A GPU has its graphs as torch arrays, several at once: some symmetric, one in parts, one complete."""
+    joined = np.stack([copies(count, 30, seed, "alone") for count, seed in ((2, 0), (2, 1))])
+    noisy = graphs_of(*(regions(seed, (6, 10)) for seed in range(3)))
+    edges = np.concatenate([joined, noisy.edges, np.ones((1, 60, 60)), copies(3, 20, 5, "ring")[None]])
+    singles = [cut_vectors(graph_of(one > 0))[0] for one in edges]
+    similarity = torch.from_numpy(edges.astype(np.float32))
+    host = build_graphs(similarity, 0.2, 1e-5)
+    parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (host.edges, host.degree, host.isolated))
+    on_device = Graphs(*(next(parts), host.weight, host.floor), *parts, torch.from_numpy(host.finite), binary=True)
+    for one, other in zip(cut_vectors(on_device), singles, strict=True):
+        assert (one.is_cut, one.complete) == (other.is_cut, other.complete)
+        if one.is_cut:
+            assert split(one, (6, 10)).box == split(other, (6, 10)).box
+            assert one.gap == pytest.approx(other.gap, rel=1e-3)
+    assert [vector.is_cut for vector in singles][-2:] == [False, False]

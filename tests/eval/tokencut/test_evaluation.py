@@ -14,6 +14,7 @@ from PIL import Image
 import eval.resumed
 import eval.tokencut.evaluation
 import eval.tokencut.store
+from dinoskip.arithmetic import kernels
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
@@ -83,6 +84,7 @@ def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore
     config, context = TokenCutConfig(), {"model": "tiny", "seed": 3}
     rows = evaluate(store, dataset, tmp_path, config, context, multiscale=(1, 2))
     assert read_rows(tmp_path / "rows.json") == rows
+    assert {row.kernels for row in rows} == {kernels()}
     floor = rows[3:]
     assert [row.model for row in floor] == ["baseline: full image", "baseline: centre box"]
     # image d has no box, the others one that is the whole image
@@ -315,9 +317,12 @@ def test_degenerate_cuts_are_in_the_rows_and_logged_once(
     values = [torch.from_numpy(store.tokens(1, i))[None] for i in range(4)]
     assert alive.token_cosine == pytest.approx(np.mean([token_cosine(one) for one in values]), abs=1e-5)
     assert all((row.complete, row.degenerate, row.token_cosine) == (None, None, None) for row in floor)
-    said = [record.getMessage() for record in caplog.records if "degenerate" in record.getMessage()]
+    assert 100 * (1 - collapsed.degenerate) == collapsed.value == 0.0, "no box is a miss"
+    boxes = json.loads((tmp_path / "out" / "boxes.json").read_text())
+    assert {tuple(boxes[name]["2"]) for name in boxes} == {(-1, -1, -1, -1)}
+    said = [record.getMessage() for record in caplog.records if "no cut" in record.getMessage()]
     assert said == [
-        "tokencut tau=0.2 eps=1e-05: most cuts are degenerate at block 2; at block 2 the graph is complete in 4 of 4 "
+        "tokencut tau=0.2 eps=1e-05: most images have no cut at block 2; at block 2 the graph is complete in 4 of 4 "
         "images, where the tokens' mean cosine is 1.00: centre: true, another facet or a higher tau may help "
         "(docs/tokencut.md)"
     ]
@@ -357,3 +362,7 @@ def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureSt
     boxes = [to_pixels(tokencut(tokens(i), store.grid(i)).box, 8, SIZES[i]) for i in range(4)]
     hits = [is_hit(box, dataset.boxes(i)) for i, box in enumerate(boxes)]
     assert rows[-2].value == 100 * np.mean(hits)
+    cuts = [tokencut(tokens(i), store.grid(i)) for i in range(4)]
+    shares = [np.mean([getattr(cut, name) for cut in cuts]) for name in ("degenerate", "complete", "ambiguous")]
+    assert [rows[-2].degenerate, rows[-2].complete, rows[-2].ambiguous] == shares
+    assert rows[-2].token_cosine is None

@@ -79,13 +79,15 @@ def test_batch_of_grids_equals_single_images() -> None:
         np.testing.assert_array_equal(one.mask, alone.mask)
 
 
-def test_a_zero_token_is_the_seed_and_the_box_is_its_cell() -> None:
+def test_a_zero_token_is_the_seed_and_there_is_no_object() -> None:
     x = tokens(1, (9, 12), 0.5)
     x[40] = 0
     found = lost(x, (9, 12))
     assert found.degenerate
-    assert (found.seed, found.box) == (40, (4, 3, 5, 4))
+    assert (found.seed, found.box) == (40, (-1, -1, -1, -1)), "its cell until 0.2: like nothing, it is no object"
     assert not found.mask.any()
+    assert not found.component.any()
+    assert not found.ambiguous
 
 
 def test_constant_features_and_one_token_are_the_whole_image() -> None:

@@ -53,6 +53,26 @@ def test_each_is_of_features_sized_as_its_reference_has_them(tmp_path: Path) -> 
     assert {role: one["dataset"]["split"] for role, one in leopart.items()} == {"val": "val"}
 
 
+def test_positions_are_in_a_key_only_if_they_are_taken_out(tmp_path: Path) -> None:
+    """And ``insid3`` alone has the network among its inputs, for its features of a flat image."""
+    plain, freed, flat = (
+        {
+            stage: next(node for node in nodes_of(tmp_path, *ASKED, *said).values() if node.stage == stage)
+            for stage in ("saliency", "objects")
+        }
+        for said in (
+            (),
+            ("evaluate.saliency.positions=mean", "evaluate.objects.positions=rasa"),
+            ("evaluate.saliency.positions=insid3", "evaluate.objects.positions=insid3"),
+        )
+    )
+    for stage, way in (("saliency", "mean"), ("objects", "rasa")):
+        assert "positions" not in json.dumps(plain[stage].plain)
+        assert f'"positions": "{way}"' in json.dumps(freed[stage].plain)
+        assert freed[stage].inputs == plain[stage].inputs
+        assert set(flat[stage].inputs) == {*plain[stage].inputs, "weights"}
+
+
 def test_sizes_must_be_whole_patches(tmp_path: Path) -> None:
     for key in ("evaluate.cluster.size", "evaluate.objects.size"):
         with pytest.raises(ConfigError, match=f"{key}: 100 is not a multiple of the patch size 16"):
@@ -69,6 +89,11 @@ def test_a_study_without_them_is_as_it_was(tmp_path: Path) -> None:
         ("cluster", "mIoU", ["evaluate.cluster.size=32", "evaluate.cluster.clusters=[3]"]),
         ("saliency", "maxF", ["evaluate.saliency.split=val", "evaluate.saliency.solver=true"]),
         ("objects", "AP50", ["evaluate.objects.split=val", "evaluate.objects.size=64"]),
+        (
+            "objects",
+            "AP50",
+            ["evaluate.objects.split=val", "evaluate.objects.size=64", "evaluate.objects.positions=insid3"],
+        ),
     ],
 )
 def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: list[str]) -> None:

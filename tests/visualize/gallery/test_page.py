@@ -259,7 +259,7 @@ def test_the_vector_of_a_complete_graph_is_striped(make_scene, tmp_path):
     scene = make_scene()
     vector, mask = np.random.default_rng(0).normal(size=(10, 13)), np.ones((10, 13), bool)
     found = {
-        block: {scene.images[0].id: Discovery((0, 0, 16, 16), vector, mask, 16, complete)}
+        block: {scene.images[0].id: Discovery((0, 0, 16, 16), vector, mask, 16, not complete)}
         for block, complete in ((1, False), (2, True))
     }
     build_gallery([GalleryModel("m", discoveries=found)], scene.images, tmp_path / "g")

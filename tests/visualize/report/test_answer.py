@@ -185,5 +185,5 @@ def test_cuts_that_fail_are_named_also_where_another_block_is_chosen():
     ]
     found = answered(("s", SKIP, "soap", rows))
     assert not found[0].lines[0].first.failed_there
-    said = f"s, CorLoc, voc val: 1 of 3 blocks (2): cuts degenerate at τ = 0.2 (100 of 100 images); {REMEDY}"
+    said = f"s, CorLoc, voc val: 1 of 3 blocks (2): no cut at τ = 0.2 (100 of 100 images); {REMEDY}"
     assert said in cautions(found)

@@ -36,5 +36,5 @@ LAYERS: dict[str, Layer] = {
     "attention": ATTENTION,
 }
 """The table of layers, by the name of a layer's pictures; those that a task draws have the task's name."""
-VERSION = len(LAYERS)
+VERSION = len(LAYERS) + 1
 """Of a gallery: every layer makes another. Change the number where a layer draws otherwise."""

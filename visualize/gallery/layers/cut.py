@@ -27,12 +27,12 @@ def extent(cuts: Mapping[int, Discovery]) -> list[int]:
 
 
 def draw(cell: Cell) -> Drawn | None:
-    """A veil outside the mask; boxes are drawn by gallery.js."""
+    """A veil outside the mask, over all without a cut; boxes, null where there is none, are drawn by gallery.js."""
     cuts = cuts_of(cell)
     if not cuts:
         return None
     veil = np.array([rasters.VEIL_COLOUR, rasters.VEIL_COLOUR], np.uint8)
-    boxes = {block: [round(float(side), 1) for side in cut.box] for block, cut in cuts.items()}
+    boxes = {block: [round(float(side), 1) for side in cut.box] if cut.is_cut else None for block, cut in cuts.items()}
     encode = partial(rasters.palette_png, palette=veil, opacity=(rasters.VEIL, 0))
     maps = {block: [cut.mask.astype(np.uint8)] for block, cut in cuts.items()}
     return Drawn(maps, encode, {"cover": extent(cuts), "boxes": boxes})
@@ -54,7 +54,7 @@ LAYER = Layer(
     marks=(
         Mark("swatch line-truth", "ground truth"),
         Mark("swatch line-box", "predicted box"),
-        Mark("swatch veil", "outside the cut"),
+        Mark("swatch veil", "outside the cut; all of an image without one"),
     ),
     caption="✓ is a hit: IoU of at least 0.5 with any ground-truth box",
 )

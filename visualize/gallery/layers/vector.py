@@ -1,4 +1,4 @@
-"""TokenCut's eigenvector, or stripes where the graph is complete and the vector noise."""
+"""TokenCut's eigenvector, or stripes where there is no cut."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def stripes(shape: tuple[int, int]) -> np.ndarray:
 
 
 def draw(cell: Cell) -> Drawn | None:
-    """Diverging colours, white at the mean; stripes for a complete graph."""
+    """Diverging colours, white at the mean; stripes without a cut."""
     cuts = cuts_of(cell)
     if not cuts:
         return None
     maps = {
-        block: [stripes(cut.mask.shape) if cut.complete else rasters.eigenvector_levels(cut.eigenvector)]
+        block: [rasters.eigenvector_levels(cut.eigenvector) if cut.is_cut else stripes(cut.mask.shape)]
         for block, cut in cuts.items()
     }
     palette = np.concatenate([diverging(rasters.EIGEN_LEVELS), np.array([STRIPE], np.uint8)])
@@ -41,7 +41,7 @@ LAYER = Layer(
     name="Eigenvector",
     source="discoveries",
     draw=draw,
-    marks=(Mark("scale split", "foreground", before="background"), Mark("swatch complete", "graph complete")),
+    marks=(Mark("scale split", "foreground", before="background"), Mark("swatch complete", "no cut")),
     caption="White is the mean of the vector, where TokenCut splits. Where the graph joins every patch to every other, "
-    "the vector is noise and is not drawn: centre: true, another facet or a higher tau may help.",
+    "or its second eigenvalue is multiple, there is no cut: centre: true, another facet or a higher tau may help.",
 )
