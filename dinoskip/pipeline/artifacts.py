@@ -25,6 +25,7 @@ from dinoskip.files import (
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
+ACCEPTED = "accepted"  # of a manifest's info: what was doubtful of the data and accepted
 VOLATILE = (
     "metrics.jsonl",
     "status.json",

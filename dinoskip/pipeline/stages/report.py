@@ -17,7 +17,9 @@ from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.tasks import tasks
 from visualize.report.config import ReportConfig
 
-_NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
+_NOT_ON_CARD = {
+    "name", "output", "stages", "storage", "accept", "data", "model", "optimizer", "variants", "gallery", "report",
+}  # fmt: skip
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 
 

@@ -258,7 +258,10 @@ def check(record: EvaluationTask, study: StudyBase, variants: tuple[Variant, ...
     for role, split in record.fitted_splits(section).items():
         if split == scored:
             key = f"{role}_split" if hasattr(section, f"{role}_split") else "datasets"
-            yield f"{place}.{key}", f"{split!r} is scored, too: what is fitted must not have seen the images it is scored on"
+            yield (
+                f"{place}.{key}",
+                f"{split!r} is scored, too: what is fitted must not have seen the images it is scored on",
+            )
     if all(name in study.data for name in section.datasets):
         yield from ((f"{place}.{key}", text) for key, text in record.check(section, study.data))
 

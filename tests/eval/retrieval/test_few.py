@@ -75,7 +75,9 @@ def test_the_background_is_no_class_of_a_draw(tmp_path: Path) -> None:
     pixels[:, 0] = 60
     for number in (1, 2, 3):
         pixels[8 * (number - 1) : 8 * number - 4, number] = 4
-    dataset = SegmentationDataset("sets", "train", ids, (tmp_path,) * 24, class_names=names, label_paths=(tmp_path,) * 24)
+    dataset = SegmentationDataset(
+        "sets", "train", ids, (tmp_path,) * 24, class_names=names, label_paths=(tmp_path,) * 24
+    )
     for draw in draws(RetrievalConfig(few=(8,)), dataset, ids, pixels, {}):
         assert draw.part == "1/8 of train by class (3 images)"
         assert (pixels[draw.images, 1:] > 0).sum(0).tolist() == [1, 1, 1]
