@@ -16,7 +16,7 @@ from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json, write_marks
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.artifacts import ACCEPTED, CHANGED_DATA, Artifacts
+from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
@@ -203,7 +203,9 @@ class Runner:
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(self.device)}
         write_json(out / "timing.json", {**timing, "resumed": True} if resumed else timing)
-        info = {"stage": node.stage, **({ACCEPTED: self.accepted} if self.accepted else {})}
+        info: dict[str, Any] = {"stage": node.stage, **({ACCEPTED: self.accepted} if self.accepted else {})}
+        if stage.tells is not None and (same := self.artifacts.telling(node.id, stage.tells, stage.tells(out))):
+            info[AS] = same
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, info)
         return seconds
 

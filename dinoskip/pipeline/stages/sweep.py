@@ -297,5 +297,6 @@ STAGE = Stage(
     check=check,
     resumes=True,
     together=True,
+    tells=lambda out: SweepResult.read(out).lr,
     version=3,
 )
