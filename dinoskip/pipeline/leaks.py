@@ -45,7 +45,7 @@ class SplitOfData:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SplitUse:
     """Images that are used before the scored ones are, for a purpose."""
 
     used: SplitOfData
@@ -58,26 +58,26 @@ def scored_splits(study: StudyBase) -> list[SplitOfData]:
     return list(dict.fromkeys(scored for _, scored in _evaluations(study)))
 
 
-def comparisons(study: StudyBase) -> list[Comparison]:
+def comparisons(study: StudyBase) -> list[SplitUse]:
     """Return what has to be compared in a study, each pair of splits once: the graver purpose first."""
-    found = [Comparison(used, "fitted on", scored) for fitted, scored in _evaluations(study) for used in fitted]
+    found = [SplitUse(used, "fitted on", scored) for fitted, scored in _evaluations(study) for used in fitted]
     for part in study.online.parts.values():
         if not part.held_out:
             fitted, scored = (SplitOfData(part.dataset, part.use, split) for split in part.splits)
-            found.append(Comparison(fitted, "fitted on", scored))
+            found.append(SplitUse(fitted, "fitted on", scored))
     supervised, pretrained = study.find(SuperviseSection), study.find(PretrainSection)
     reported, trained = scored_splits(study), list[SplitOfData]()
     if supervised is not None:
         trained = [SplitOfData(supervised.dataset, "classes", "train")]
-        found.append(Comparison(trained[0], "fitted on", SplitOfData(supervised.dataset, "classes", "val")))
+        found.append(SplitUse(trained[0], "fitted on", SplitOfData(supervised.dataset, "classes", "val")))
     elif pretrained is not None:
         trained = [SplitOfData(pretrained.dataset, "pretraining", "train")]
     if study.find(SweepSection) is not None and study.online.parts:
         part = next(iter(study.online.parts.values()))
         chosen = SplitOfData(part.dataset, part.use, part.splits[-1])
-        found += [Comparison(chosen, "chosen by", scored) for scored in reported]
-    found += [Comparison(used, "trained on", scored) for used in trained for scored in reported]
-    each: dict[tuple[SplitOfData, SplitOfData], Comparison] = {}
+        found += [SplitUse(chosen, "chosen by", scored) for scored in reported]
+    found += [SplitUse(used, "trained on", scored) for used in trained for scored in reported]
+    each: dict[tuple[SplitOfData, SplitOfData], SplitUse] = {}
     for one in found:
         if one.used.data in study.data and one.scored.data in study.data:
             each.setdefault((one.used, one.scored), one)
@@ -118,7 +118,7 @@ def verdicts(study: StudyBase) -> list[Verdict]:
 def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[Verdict]:
     """Return what is to be said of two opened splits outside a study, of which names are shown below ``root``."""
     name = root.resolve().name
-    one = Comparison(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
+    one = SplitUse(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
     common = common_images(ImageFiles.of(scored, root), ImageFiles.of(fitted, root))
     return [_verdict(one, common)] if common.count else []
 
@@ -161,7 +161,7 @@ _SAID: Mapping[Purpose, tuple[str, str]] = MappingProxyType(
 """How each purpose is said, and what to do."""
 
 
-def _verdict(one: Comparison, common: Common) -> Verdict:
+def _verdict(one: SplitUse, common: Common) -> Verdict:
     used, remedy = _SAID[one.purpose]
     sampled = "" if common.looked_at == common.total else f" looked at, of {common.total},"
     text = (

@@ -161,8 +161,8 @@ class OnlineKnn:
     Of several blocks, ``knn{k}_top1`` is the accuracy of the best one, chosen for each half of the validation sample on
     the other half, and ``knn{k}_block{b}_top1`` is that of each block.
     ``train`` and ``val`` share their class numbers; at most ``config.train_images`` and ``config.val_images`` of them
-    are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train``, half of them at most, are
-    held out in its place, which leaves the real validation set untouched. Raises :class:`ConfigError` if a k exceeds
+    are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train``, half of them at most and
+    leaving the largest k, are held out in its place, which leaves the real validation set untouched. Raises :class:`ConfigError` if a k exceeds
     the training sample.
     """
 
@@ -171,7 +171,7 @@ class OnlineKnn:
     ) -> None:
         transform = Transform(mode="center_crop", size=config.size)
         self.k, self.blocks, self._parts = config.k, config.blocks, []
-        scored = len(val) if val else len(train) // 2
+        scored = len(val) if val else max(1, min(len(train) // 2, len(train) - max(self.k)))
         rows = {"val": balanced_sample((val or train).labels, min(config.val_images, scored), seed, "val")}
         rest = np.arange(len(train)) if val else np.setdiff1d(np.arange(len(train)), rows["val"])
         rows["train"] = rest[balanced_sample(train.labels[rest], config.train_images, seed, "train")]

@@ -33,7 +33,7 @@ def factors_of(model: Any) -> list[tuple[str, Tensor]]:
         query, key, value, output = head_factors(block.attn)
         found += [(f"{index} query {head}", one) for head, one in enumerate(query)]
         found += [(f"{index} key {head}", one) for head, one in enumerate(key)]
-        found += [(f"{index} value", value), (f"{index} output", output.T)]
+        found += [(f"{index} value", value), (f"{index} output", output), (f"{index} output", output.T)]
     return found
 
 

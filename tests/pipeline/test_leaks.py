@@ -13,7 +13,7 @@ from dinoskip.cli import main
 from dinoskip.data import equal_images
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import read_json
-from dinoskip.pipeline.leaks import Comparison, SplitOfData, comparisons, verdicts
+from dinoskip.pipeline.leaks import SplitOfData, SplitUse, comparisons, verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
@@ -161,8 +161,8 @@ def test_training_images_that_are_evaluated_are_said(folder: Path, tmp_path: Pat
     study, _ = load_study(path, trained)
     scored, used = SplitOfData("pets", "classes", "val"), SplitOfData("photos", "pretraining", "train")
     assert comparisons(study) == [
-        Comparison(SplitOfData("pets", "classes", "train"), "fitted on", scored),
-        Comparison(used, "trained on", scored),
+        SplitUse(SplitOfData("pets", "classes", "train"), "fitted on", scored),
+        SplitUse(used, "trained on", scored),
     ]
     (said,) = verdicts(study)
     assert (said.state, said.name) == ("said", "equal-files:pets")
