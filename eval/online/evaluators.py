@@ -162,8 +162,8 @@ class OnlineKnn:
     the other half, and ``knn{k}_block{b}_top1`` is that of each block.
     ``train`` and ``val`` share their class numbers; at most ``config.train_images`` and ``config.val_images`` of them
     are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train``, half of them at most and
-    leaving the largest k, are held out in its place, which leaves the real validation set untouched. Raises :class:`ConfigError` if a k exceeds
-    the training sample.
+    leaving the largest k, are held out in its place, which leaves the real validation set untouched. Raises
+    :class:`ConfigError` if a k exceeds the training sample.
     """
 
     def __init__(
