@@ -17,14 +17,18 @@ from pathlib import Path
 
 
 class DinoskipError(Exception):
-    """Base of all errors that are shown as one line (message, then hint) and without a traceback."""
+    """Base of all errors that are shown as one line (message, then hint) and without a traceback.
+
+    One may hold several ``problems``, which are shown in a line each.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str | None = None, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.problems = problems or (str(self),)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -36,13 +40,9 @@ def first_line(error: BaseException) -> str:
 
 
 class ConfigError(DinoskipError):
-    """A configuration or command-line value that cannot be used; may hold several problems, one line each."""
+    """A configuration or command-line value that cannot be used."""
 
     exit_code = 2
-
-    def __init__(self, message: str, hint: str | None = None, problems: tuple[str, ...] = ()) -> None:
-        super().__init__(message, hint)
-        self.problems = problems or (str(self),)
 
 
 class DataError(DinoskipError):

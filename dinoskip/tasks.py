@@ -215,6 +215,16 @@ class EvaluationTask:
         """The setting that names its data sets."""
         return f"evaluate.{self.name}.datasets"
 
+    def scored_split(self, section: Any) -> str:
+        """Return the split whose images are scored by these settings."""
+        return list(self.splits(section).values())[-1]
+
+    def fitted_splits(self, section: Any) -> dict[str, str]:
+        """Return, by role, the splits of which something is fitted or remembered: all that are read but the scored."""
+        scored = list(self.splits(section))[-1]
+        read = {**{ask.role: ask.split for ask in self.features(section)}, **self.splits(section)}
+        return {role: split for role, split in read.items() if role != scored}
+
 
 @cache
 def task(name: str) -> EvaluationTask:

@@ -87,7 +87,7 @@ def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 
 
 def _report(error: DinoskipError) -> int:
-    for line in error.problems if isinstance(error, ConfigError) else (str(error),):
+    for line in error.problems:
         print(f"error: {line}", file=sys.stderr)
     return error.exit_code
 

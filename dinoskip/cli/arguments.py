@@ -124,6 +124,15 @@ def data_option(parser: argparse.ArgumentParser, text: str, *, required: bool = 
     parser.add_argument("--data", required=required, metavar="DIR", help=text)
 
 
+def accept_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--accept`` to a command that looks at data before it computes."""
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="NAME",
+        help="go on though the data are doubtful in this respect; NAME is in the message, such as equal-files:voc2012; "
+        "recorded with the results; may be repeated",
+    )  # fmt: skip
+
+
 def computing_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--device``, ``--workers`` and ``--verify-data`` to a command that computes."""
     parser.add_argument(

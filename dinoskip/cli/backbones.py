@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.cli.arguments import (
     SPEC,
     Args,
+    accept_option,
     blocks_of,
     command,
     computing_options,
@@ -86,6 +87,7 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     json_option(parser, "the rows")
     section = example.rpartition(".")[0]
     overrides_argument(parser, f"settings, e.g. {example}; `dinoskip settings {section}` lists them")
+    accept_option(parser)
     computing_options(parser)
     if stage.name == "gallery":
         parser.add_argument("--single-file", action="store_true", help="write one page with the pictures inside")
@@ -202,7 +204,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
     nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
-    return study_runner(study, variants, nodes, device=args.device, workers=args.workers)
+    return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
 
 
 def run_stage(stage: Stage, args: Args) -> int:

@@ -6,7 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dinoskip.cli.arguments import SPEC, Args, blocks_of, command, computing_options, count, data_option, json_option
+from dinoskip.cli.arguments import (
+    SPEC,
+    Args,
+    accept_option,
+    blocks_of,
+    command,
+    computing_options,
+    count,
+    data_option,
+    json_option,
+)
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.data.sets import FOLDER_KINDS
@@ -38,6 +48,7 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     json_option(parser, "the rows")
+    accept_option(parser)
     computing_options(parser)
     parser.set_defaults(overrides=[])
 
@@ -61,7 +72,7 @@ def look(args: Args) -> int:
         apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings), open_backbones=True
     )
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
-    runner = study_runner(study, variants, nodes, device=args.device, workers=args.workers)
+    runner = study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
     runner.run({node.id for node in runner.planner.nodes})
     if is_main():
         conclude(runner, ("report",), as_json=args.json)

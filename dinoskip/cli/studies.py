@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
     Args,
+    accept_option,
     command,
     computing_options,
     json_option,
@@ -63,9 +64,11 @@ def add_commands(commands: Any) -> None:
         details=f"stages: {', '.join(stages.NAMES)}",
     )
     _study_arguments(parser, choose=True)
+    accept_option(parser)
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
     _study_arguments(parser)
+    accept_option(parser)
     parser.add_argument(
         "--assume-data",
         action="store_true",
@@ -94,10 +97,12 @@ def add_commands(commands: Any) -> None:
 
 
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
-    """The study of a command, and what runs it."""
+    """The study of a command, and what runs it. Commands with ``--accept`` are stopped by doubtful data."""
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
-    return study, variants, study_runner(study, variants, build_nodes(study, variants), device=device, workers=workers)
+    accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
+    nodes = build_nodes(study, variants)
+    return study, variants, study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:

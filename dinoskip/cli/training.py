@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.cli.arguments import Args, command, computing_options, data_option, overrides_argument, recipe_source
+from dinoskip.cli.arguments import (
+    Args,
+    accept_option,
+    command,
+    computing_options,
+    data_option,
+    overrides_argument,
+    recipe_source,
+)
 from dinoskip.config import validate
 from dinoskip.console import log
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import FolderConfig
 from dinoskip.data.shards import open_source
+from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
+from dinoskip.pipeline.leaks import common_verdicts
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised_config import SupervisedJob
 from eval.online.config import OnlineConfig, OnlineKnnConfig
@@ -43,8 +53,8 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--online-knn",
         metavar="DIR",
-        help="evaluate while training: k-NN on DIR/train and DIR/val, one sub-folder per class, every "
-        "pretrain.online_every epochs (default: every epoch)",
+        help="evaluate while training: k-NN on DIR/train, one sub-folder per class, of images held out of the "
+        "neighbours, every pretrain.online_every epochs (default: every epoch)",
     )
     _run_arguments(parser, "pretrain", "model.skip=false model.init.name=skipless")
     parser = command(
@@ -56,6 +66,7 @@ def add_commands(commands: Any) -> None:
         "sub-folder per class; or only the training folder",
     )
     parser.add_argument("--val", metavar="DIR", help="images to classify, of the same classes (default: DATA/val)")
+    accept_option(parser)
     _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false")
 
 
@@ -101,6 +112,9 @@ def supervise(args: Args) -> int:
     train = LabelledFolder.open(root / "train" if both else root)
     place = args.val or (root / "val" if both and (root / "val").is_dir() else None)
     val = LabelledFolder.open(place, train.class_names) if place else None
+    if val is not None:
+        for line in settle(common_verdicts(train, val, root), args.accept):
+            log.warning("accepted: %s", line)
     computing = {"device": args.device, "workers": args.workers}
     final = train_classifier(job, train, val, args.out, allow=args.allow_change, **computing)
     if is_main():

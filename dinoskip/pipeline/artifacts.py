@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from dinoskip.files import (
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
+ACCEPTED = "accepted"  # of a manifest's info: what was doubtful of the data and accepted
+AS = "as"  # of a manifest's info: the hash of an earlier output that tells other stages the same
 VOLATILE = (
     "metrics.jsonl",
     "status.json",
@@ -100,7 +102,7 @@ class Artifacts:
             file = path / name
             if not file.is_file() or file.stat().st_size != entry["bytes"]:
                 return None
-        return manifest.hash
+        return str(manifest.info.get(AS, manifest.hash))
 
     def release(self, node: str, key: str) -> None:
         """Remove the files of a complete output that is not needed any more; its hash and its time stay.
@@ -128,14 +130,29 @@ class Artifacts:
         return str(left["hash"]) if left.get("key") == key else None
 
     def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
-        """Write the manifest of a finished partial output and rename it into place; return the output hash."""
+        """Write the manifest of a finished partial output and rename it into place; return the output hash.
+
+        It is that of an earlier output if ``info`` says :data:`AS` which.
+        """
         partial = self.partial(node, key)
         digest = write_manifest(
             partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
         )
         publish_directory(partial, self.path(node, key))
         write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
-        return digest
+        return str(info.get(AS, digest))
+
+    def telling(self, node: str, tells: Callable[[Path], object], told: object) -> str | None:
+        """Output hash of the output of this node that was published last, if what it tells is ``told``."""
+        path = self.records / f"{node}.json"
+        if not path.is_file():
+            return None
+        try:
+            key = str(read_json(path)["key"])
+            output = self.find(node, key)
+            return output if output is not None and tells(self.path(node, key)) == told else None
+        except (DataError, KeyError, TypeError):
+            return None
 
     def last_record(self, node: str) -> Record | None:
         """The record of the newest published output of this node, to say what has changed since."""

@@ -16,7 +16,7 @@ from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json, write_marks
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.artifacts import CHANGED_DATA, Artifacts
+from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
@@ -41,17 +41,19 @@ class Runner:
         storage: StorageRules | None = None,
         works: Callable[[], Mapping[str, Work]] = dict,
         results: Path | None = None,
+        accepted: Sequence[str] = (),
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
-        ``results`` is where pages and rows go, by default the folder ``study`` of the stages.
+        ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
+        doubtful of the data and accepted by name: manifests of what is made have it.
         """
         self.study, self.works, self.results = study, works, results or study
         self.artifacts = Artifacts(study)
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
         self.stages = stages
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
-        self.device, self.workers = device, workers
+        self.device, self.workers, self.accepted = device, workers, list(accepted)
         self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
 
     def plan(self) -> list[PlannedNode]:
@@ -201,7 +203,10 @@ class Runner:
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(self.device)}
         write_json(out / "timing.json", {**timing, "resumed": True} if resumed else timing)
-        self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
+        info: dict[str, Any] = {"stage": node.stage, **({ACCEPTED: self.accepted} if self.accepted else {})}
+        if stage.tells is not None and (same := self.artifacts.telling(node.id, stage.tells, stage.tells(out))):
+            info[AS] = same
+        self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, info)
         return seconds
 
     def _input(self, stage: Stage, source: str) -> Path:

@@ -103,6 +103,9 @@ class StudyBase(Config):
     variants: VariantsConfig = VariantsConfig()
     online: OnlineConfig = OnlineConfig()
     storage: StorageConfig = StorageConfig()
+    accept: OneOrSeveral[str] = Field(
+        (), description="verdicts on the data that may pass though they are doubtful, as equal-files:DATA; or --accept"
+    )
     evaluate: EvaluateBase = EvaluateBase()
 
     @property

@@ -70,7 +70,9 @@ class Stage:
     settings have with the rest of the study. ``run`` makes the output, in an output that a killed run has left if it
     ``resumes``. ``version`` is part of the key: raise it when the code changes its results. A ``disposable`` output may
     be removed when all stages are done that read it: those among whose inputs it is, unless ``reads_stores`` is False.
-    Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
+    Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone all others. ``tells``
+    reads from an output all that stages of which it is an input take from it, where that is less than its files: an
+    output that tells the same as the one before it has that one's hash for them, and does not make them run again.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Stage:
     disposable: bool = False
     reads_stores: bool = True
     together: bool = False
+    tells: Callable[[Path], object] | None = None
     command: Command | None = None
 
     @property

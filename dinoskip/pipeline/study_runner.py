@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from dinoskip.console import log
+from dinoskip.data.verdicts import Verdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
+from dinoskip.pipeline.leaks import verdicts
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
@@ -20,9 +23,29 @@ _REASON = 140  # letters of why a stage has not run
 
 
 def study_runner(
-    study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node], *, device: str = "auto", workers: int = 0
+    study: StudyBase,
+    variants: Sequence[Variant],
+    nodes: Sequence[Node],
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    accept: Collection[str] | None = None,
 ) -> Runner:
-    """What runs ``nodes``, some or all of the study's."""
+    """What runs ``nodes``, some or all of the study's. Its page says what was found of the study's data.
+
+    With ``accept``, names of verdicts on the data that may pass beside those of the study's own ``accept``, it raises
+    :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
+    shows what is there, and nothing stops it.
+    """
+    found = verdicts(study)
+    accepted: list[str] = []
+    if accept is not None:
+        accepted = settle(found, {*study.accept, *accept})
+        for line in accepted:
+            log.warning("accepted: %s", line)
+        for verdict in found:
+            if verdict.state == "said":
+                log.info("%s", verdict.line)
 
     def works() -> dict[str, Work]:
         try:
@@ -32,14 +55,22 @@ def study_runner(
 
     return Runner(
         study.directory,
-        nodes,
+        [_with_verdicts(node, found) for node in nodes],
         STAGES,
         device=device,
         workers=workers,
         storage=study.storage_rules,
         works=works,
         results=study.results,
+        accepted=accepted,
     )
+
+
+def _with_verdicts(node: Node, found: Sequence[Verdict]) -> Node:
+    """The node; of a report with what its page says of the data."""
+    if not isinstance(node.settings, ReportSettings) or not found:
+        return node
+    return replace(node, settings=replace(node.settings, said=[verdict.line for verdict in found]))
 
 
 def report_without_missing(planner: Planner, steps: Sequence[PlannedNode]) -> list[Node]:

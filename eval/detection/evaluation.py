@@ -44,7 +44,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         message = f"{val.dataset.name}: the classes of {val.dataset.split} are not those of {train.dataset.split}"
         raise DataError(message)
     out.mkdir(parents=True, exist_ok=True)
-    numbers = list(backbone.numbers) if isinstance(given.blocks, str) else list(given.blocks)
+    numbers = list(backbone.numbers) if isinstance(given.blocks, str) else given.block_numbers
     truth = [val.outlined(i) for i in range(len(val))]
     template = row_like(
         given, "detection", "box AP", facet="out", norm=config.norm, protocol=config.label,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, Distinct, no_duplicates
+from dinoskip.config import Config, Distinct, OmitDefaultFromKey, no_duplicates
 from eval.protocols import LearningRates
 
 Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]
@@ -34,7 +34,9 @@ class OnlineKnnConfig(Config):
     blocks: Blocks = Field((0,), description="all, or from 1; 0 is the last, -1 the one before it")
     train_images: int = Field(5000, ge=1, description="neighbours are looked for among so many")
     val_images: int = Field(1000, ge=1, description="images that are classified")
-    held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
+    held_out: bool = Field(
+        True, description="classify training images that are left out of the neighbours, not those of val"
+    )
 
     @property
     def use(self) -> Literal["classes"]:
@@ -68,6 +70,9 @@ class OnlineProbeConfig(Config):
     val_split: str = Field("val", description="whose images are scored")
     train_images: int = Field(200, ge=2, description="images fitted on")
     val_images: int = Field(100, ge=1, description="images scored")
+    held_out: Annotated[bool, OmitDefaultFromKey()] = Field(
+        False, description="score images of train_split that are left out of the fit, in place of val_split"
+    )
 
     @property
     def use(self) -> Literal["segmentation"]:
@@ -77,7 +82,13 @@ class OnlineProbeConfig(Config):
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that are looked at."""
-        return self.train_split, self.val_split
+        return (self.train_split,) if self.held_out else (self.train_split, self.val_split)
+
+    @model_validator(mode="after")
+    def _other_images(self) -> Self:
+        if self.val_split == self.train_split and not self.held_out:
+            raise ValueError(f"val_split: {self.val_split!r} is fitted on: name another split, or set held_out")
+        return self
 
 
 class OnlineConfig(Config):

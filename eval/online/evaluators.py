@@ -161,8 +161,9 @@ class OnlineKnn:
     Of several blocks, ``knn{k}_top1`` is the accuracy of the best one, chosen for each half of the validation sample on
     the other half, and ``knn{k}_block{b}_top1`` is that of each block.
     ``train`` and ``val`` share their class numbers; at most ``config.train_images`` and ``config.val_images`` of them
-    are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train`` are held out in its place,
-    which leaves the real validation set untouched. Raises :class:`ConfigError` if a k exceeds the training sample.
+    are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train``, half of them at most and
+    leaving the largest k, are held out in its place, which leaves the real validation set untouched. Raises
+    :class:`ConfigError` if a k exceeds the training sample.
     """
 
     def __init__(
@@ -170,7 +171,8 @@ class OnlineKnn:
     ) -> None:
         transform = Transform(mode="center_crop", size=config.size)
         self.k, self.blocks, self._parts = config.k, config.blocks, []
-        rows = {"val": balanced_sample((val or train).labels, config.val_images, seed, "val")}
+        scored = len(val) if val else max(1, min(len(train) // 2, len(train) - max(self.k)))
+        rows = {"val": balanced_sample((val or train).labels, min(config.val_images, scored), seed, "val")}
         rest = np.arange(len(train)) if val else np.setdiff1d(np.arange(len(train)), rows["val"])
         rows["train"] = rest[balanced_sample(train.labels[rest], config.train_images, seed, "train")]
         for name, part in (("train", train), ("val", val or train)):
@@ -232,26 +234,35 @@ def accuracy_of_best(hits: NDArray[np.bool_]) -> float:
     return float(right / hits.shape[1])
 
 
+def drawn(numbers: NDArray[np.int64], limit: int, seed: int, name: str) -> NDArray[np.int64]:
+    """Return at most ``limit`` of some numbers of images, sorted, drawn by seed and name."""
+    return np.sort(numbers[numpy_rng(seed, "online-sample", name).permutation(len(numbers))[:limit]])
+
+
 class OnlineProbe:
     """A quick linear segmentation probe (see :mod:`eval.probe`) on a small sample: mIoU in percent.
 
     ``probe_miou`` is the validation mIoU of the block that was best on held-out training images,
-    ``probe_block{b}_miou`` that of each block. The loss is the fast one, tokens with soft labels (``refine`` 1), so
+    ``probe_block{b}_miou`` that of each block. Without ``val`` images of ``train``, half of them at most, are held out
+    in its place. The loss is the fast one, tokens with soft labels (``refine`` 1), so
     values are close to, but not, those of the full protocol.
     """
 
     score = "probe_miou"
 
     def __init__(
-        self, train: SegmentationDataset, val: SegmentationDataset, config: OnlineProbeConfig, *, seed: int = 0
+        self, train: SegmentationDataset, val: SegmentationDataset | None, config: OnlineProbeConfig, *, seed: int = 0
     ) -> None:
         transform = Transform(mode="square", size=config.size)
         self.config, self.seed = config, seed
         self.classes = train.num_classes
         self._parts = []
-        for name, part, limit in (("train", train, config.train_images), ("val", val, config.val_images)):
-            order = numpy_rng(seed, "online-sample", name).permutation(len(part))
-            rows = np.sort(order[:limit])
+        scored = len(val) if val else len(train) // 2
+        rows_of = {"val": drawn(np.arange(len(val or train)), min(config.val_images, scored), seed, "val")}
+        rest = np.arange(len(train)) if val else np.setdiff1d(np.arange(len(train)), rows_of["val"])
+        rows_of["train"] = drawn(rest, config.train_images, seed, "train")
+        for name, part in (("train", train), ("val", val or train)):
+            rows = rows_of[name]
             images = _Images([part.path(int(i)) for i in rows], transform, _label_of(part, rows))
             self._parts.append((images, _label_of(part, rows)))
 

@@ -43,19 +43,23 @@ def balanced_draw(
 
     ``has`` (N, C) says which classes an image has, ``ids`` are their names. The images are shuffled by seed and id;
     from the rarest class to the most frequent, each takes the first images that have it and are not taken yet. Of 1/16
-    and so on it is the first of those that a class has of 1/8, so draws of one seed lie inside one another.
+    and so on it is the first of those that a class has of 1/8, so draws of one seed lie inside one another; those of
+    1/7 to 1/2 are draws of their own. The images of a fraction do not depend on which others are asked for.
     """
+    order = np.array(sorted(range(len(ids)), key=lambda i: (derive(seed, "few labels", ids[i]), ids[i])))
+    return {n: _of_fraction(has, order, n) for n in fractions}
+
+
+def _of_fraction(has: NDArray[np.bool_], order: NDArray[np.int64], fraction: int) -> NDArray[np.int64]:
+    """Positions of about 1 / ``fraction`` of the images, ascending; ``order`` (N,) are those of the shuffled images."""
     count, classes = has.shape
-    order = np.array(sorted(range(count), key=lambda i: (derive(seed, "few labels", ids[i]), ids[i])))
-    most = images_per_class(count, classes, min(LARGEST, *fractions))
+    most, own = (images_per_class(count, classes, n) for n in (min(LARGEST, fraction), fraction))
     free, taken = np.ones(count, dtype=np.bool_), []
     for number in np.argsort(has.sum(0), kind="stable"):
         with_class = order[(has[:, number] & free)[order]][:most]
         free[with_class] = False
-        taken.append(with_class)
-    return {
-        n: np.sort(np.concatenate([ids[: images_per_class(count, classes, n)] for ids in taken])) for n in fractions
-    }
+        taken.append(with_class[:own])
+    return np.sort(np.concatenate(taken))
 
 
 def draws(

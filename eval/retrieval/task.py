@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -34,6 +35,12 @@ def features(section: RetrieveSection) -> tuple[FeatureRequest, ...]:
     )
 
 
+def check(section: RetrieveSection, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lists are parts of the training split, so none is the scored one."""
+    if section.val_split in section.lists:
+        yield "lists", f"{section.val_split!r} is scored: a memory of it would have the images that it is scored on"
+
+
 TASK = EvaluationTask(
     name="retrieve",
     measures="dense retrieval",
@@ -47,6 +54,7 @@ TASK = EvaluationTask(
     features=features,
     study_settings=("seed",),
     sizes=lambda section: {"size": section.size},
+    check=check,
     evaluate=lambda given: retrieval.evaluate(given),
     headline=TaskMetric("mIoU", order=0),
     spoken="retrieval",

@@ -225,9 +225,9 @@ def _coco(names: list[str], boxes: Mapping[str, Box], sizes: Mapping[str, tuple[
     return {"images": images, "annotations": annotations, "categories": categories}
 
 
-def _boxed(root: Path, names: list[str]) -> dict[str, Any]:
+def _boxed(root: Path, names: list[str], first: int = 0) -> dict[str, Any]:
     boxes, sizes = {}, {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(names, first):
         image, box = picture(number)
         if (root / name).exists():
             with Image.open(root / name) as there:
@@ -251,9 +251,11 @@ def make_coco20k(config: AnyDataset, root: Path) -> None:
 
 def make_coco(config: AnyDataset, root: Path) -> None:
     """COCO 2017: images and boxes with outlines of both splits."""
-    for split, count in (("train", 5), ("val", 4)):
+    for split, count, first in (("train", 5, 0), ("val", 4, 50)):  # other pictures in either
         there = sorted(path.name for path in (root / f"{split}2017").glob("*.jpg"))  # of COCO-Stuff, with masks
-        content = _boxed(root / f"{split}2017", there[:count] or [f"{number:012d}.jpg" for number in range(count)])
+        content = _boxed(
+            root / f"{split}2017", there[:count] or [f"{number:012d}.jpg" for number in range(count)], first
+        )
         path = root / "annotations" / f"instances_{split}2017.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content))

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
 from dinoskip.init import conditioned_, mimetic_, residual_free_, skipless_
@@ -99,6 +100,24 @@ def test_grouped_heads_read_the_keys_that_they_share() -> None:
     layer = model.layers[0].self_attn
     query = layer.q_proj.weight.double().reshape(2, 16, 32)
     assert torch.allclose(logits[1], query[1].T @ layer.k_proj.weight.double())
+
+
+def test_of_four_heads_and_two_of_keys_the_first_two_share_the_first() -> None:
+    """As transformers' repeat_kv and the grouped attention of torch have it."""
+    torch.manual_seed(0)
+    module = nn.Module()
+    module.num_heads = 4
+    for name, rows in (("q_proj", 16), ("k_proj", 8), ("v_proj", 8), ("o_proj", 16)):
+        module.add_module(name, nn.Linear(16, rows, bias=False))
+    query, key, value, output = (part.detach() for part in head_factors(module))
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    weights = {name: one.double() for name, one in module.named_parameters()}
+    heads = [(x @ weights[f"{part}_proj.weight"].T).unflatten(-1, (-1, 4)).transpose(1, 2) for part in "qkv"]
+    expected = F.scaled_dot_product_attention(*heads, enable_gqa=True).transpose(1, 2).flatten(2)
+    attention = ((x @ query) @ (x @ key).mT / 2).softmax(-1)  # (heads, 5, 5)
+    mixed = (attention @ (x @ value).unflatten(-1, (4, 4)).transpose(1, 2)[0]).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(mixed, expected[0].detach())
+    torch.testing.assert_close(mixed @ output, (expected[0] @ weights["o_proj.weight"].T).detach())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

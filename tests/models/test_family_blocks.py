@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
@@ -51,12 +52,14 @@ def test_with_weight_one_it_is_timms_bit_for_bit(family: str) -> None:
     assert torch.equal(weighted(images()), plain(images()))
 
 
-def _without(block: nn.Module, x: Tensor, *more: object) -> Tensor:
-    """Of the block of each family, without skips, written out."""
+def _formula(block: Any, weights: tuple[float, float], x: Tensor, *more: Any) -> Tensor:
+    """Of the block of each family, written out: each branch is added to its weight times what it read."""
+    attention, mlp = weights
     if hasattr(block, "fn"):
-        return block.fn(x)  # type: ignore[no-any-return, operator]
+        return attention * x + block.fn(x)  # type: ignore[no-any-return]
     if hasattr(block, "_attn"):
-        return block.mlp(block.norm2(block._attn(block.norm1(x)).flatten(1, 2))).view_as(x)  # type: ignore[operator, no-any-return]
+        x = attention * x + block._attn(block.norm1(x))
+        return mlp * x + block.mlp(block.norm2(x.flatten(1, 2))).view_as(x)  # type: ignore[no-any-return]
     gains = [
         getattr(block, f"gamma{dash}{i}", 1.0)
         for i in (1, 2)
@@ -65,24 +68,28 @@ def _without(block: nn.Module, x: Tensor, *more: object) -> Tensor:
     ]
     first, last = gains or (1.0, 1.0)
     feat = () if hasattr(block, "local_mp") else more
-    x = first * block.attn(block.norm1(x), *feat)  # type: ignore[operator]
+    x = attention * x + first * block.attn(block.norm1(x), *feat)
     if hasattr(block, "local_mp"):
-        x = block.gamma3 * block.local_mp(block.norm3(x), *more)  # type: ignore[operator]
-    return last * block.mlp(block.norm2(x), *feat)  # type: ignore[operator, no-any-return]
+        x = mlp * x + block.gamma3 * block.local_mp(block.norm3(x), *more)
+    return mlp * x + last * block.mlp(block.norm2(x), *feat)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (0.25, 0.75), (1.0, 0.5), (0.0, 1.0)])
 @pytest.mark.parametrize("family", SMALL)
-def test_without_skips_a_block_is_its_branches(family: str) -> None:
+def test_a_block_is_its_branches_each_beside_its_own_weight_of_the_skip(
+    family: str, weights: tuple[float, float]
+) -> None:
     model = network(family)
     blocks = skip_blocks(model)
-    weigh_skips_(model, [(0.0, 0.0)] * len(blocks))
+    weigh_skips_(model, [weights] * len(blocks))
     seen: dict[nn.Module, tuple[tuple[object, ...], Tensor]] = {}
     for block in blocks:
         block.register_forward_hook(lambda module, inputs, output: seen.update({module: (inputs, output)}))
     model(images())
     for inputs, output, block in ((*seen[block], block) for block in blocks):
-        torch.testing.assert_close(output, _without(block, *inputs), rtol=1e-10, atol=1e-12)  # type: ignore[arg-type]
+        expected = _formula(block, weights, *inputs)  # type: ignore[arg-type]
+        torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
 
 
 @torch.no_grad()
@@ -118,6 +125,17 @@ def test_gains_start_at_one_where_the_skip_is_missing() -> None:
     start_gains_(block, 0.0, 1.0)
     assert block.gamma_1.eq(1).all()
     assert not block.gamma_2.eq(1).any()
+
+
+def test_gains_of_xcit_follow_the_skip_of_their_own_branch() -> None:
+    """Those of local interaction and MLP start at 1 without the MLP's skip, that of attention without its own."""
+    for weights, ones in (((0.0, 1.0), [True, False, False]), ((1.0, 0.0), [False, True, True])):
+        block = skip_blocks(network("XCiT"))[0]
+        gains = [getattr(block, f"gamma{i}") for i in (1, 2, 3)]
+        for gain in gains:
+            gain.data.fill_(0.1)
+        start_gains_(block, *weights)
+        assert [bool(gain.eq(1).all()) for gain in gains] == ones
 
 
 def test_blocks_of_other_networks_are_refused() -> None:

@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,29 @@ def test_cache_and_early_cut_off(tmp_path: Path) -> None:
     assert run(tmp_path, counter, nodes(3)) == ["one", "two"]
     assert run(tmp_path, counter, nodes(1)) == []  # the old outputs are still there
     assert run(tmp_path, counter, nodes(1, version=2)) == ["one"]
+
+
+def test_who_takes_a_part_of_an_output_runs_again_only_if_that_part_is_another(tmp_path: Path) -> None:
+    """Of ``one`` the last digit is told: 21 is for ``two`` what 11 was, also when 11 is gone, and 12 is not."""
+    counter = Counter()
+
+    def ran(value: int) -> list[str]:
+        counter.ran.clear()
+        stages = counter.table()
+        stages["one"] = replace(stages["one"], tells=lambda out: (out / "text").read_text()[-1])
+        runner = Runner(tmp_path, nodes(value)[:2], stages)
+        runner.run(everything(runner))
+        assert (runner.output("one") / "text").read_text() == str(value), "the output itself is the new one"
+        return list(counter.ran)
+
+    assert ran(11) == ["one", "two"]
+    assert ran(21) == ["one"]
+    assert ran(21) == []
+    for output in (tmp_path / "stages/one").iterdir():
+        if (output / "text").read_text() == "11":
+            shutil.rmtree(output)
+    assert ran(31) == ["one"], "taken as 21 is, which is taken as 11 was"
+    assert ran(12) == ["one", "two"]
 
 
 def test_plan_says_why(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def evaluate(
 
     Raises:
         ConfigError: for a task, spec or setting that is not understood, or if there is nothing to measure.
-        DataError: for a folder that cannot be read.
+        DataError: for a folder that cannot be read, and for doubtful data, such as equal files in both splits, unless
+            ``settings`` accept them: ``{"accept": ["equal-files:NAME"]}``.
     """
     if unknown := sorted(set(tasks) - set(TABLE)):
         raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(TABLE)}")
@@ -63,7 +64,7 @@ def evaluate(
     nodes = only(build_nodes(study, variants), tasks, gathering="")
     if not nodes:
         raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
-    runner = study_runner(study, variants, nodes, device=device, workers=workers)
+    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=())
     runner.run({node.id for node in nodes})
     outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
     return [row.plain() for row in dict.fromkeys(row for output in outputs for row in rows_in(output))]

@@ -127,9 +127,12 @@ def study_tree(
 
 
 def _splits(record: EvaluationTask, found: Sequence[str]) -> dict[str, str]:
-    """The settings of a task that name its splits, where they are not as by default."""
+    """The settings of a task that name its splits, where they are not as by default.
+
+    Where one split alone was looked for, what is fitted is fitted on the task's usual one.
+    """
     usual = record.section()
-    named = {"train_split": found[0], "val_split": found[-1], "split": found[-1]}
+    named = {"val_split": found[-1], "split": found[-1], **({"train_split": found[0]} if len(found) > 1 else {})}
     return {key: split for key, split in named.items() if getattr(usual, key, split) != split}
 
 

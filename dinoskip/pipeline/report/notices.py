@@ -12,7 +12,7 @@ from dinoskip.console import read_metrics
 from dinoskip.data.listing import SAMPLED
 from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
-from dinoskip.pipeline.artifacts import CHANGED_DATA
+from dinoskip.pipeline.artifacts import ACCEPTED, CHANGED_DATA
 from dinoskip.results import EvalResult, rows_in
 
 PREPARED = ("data", "weights", "features")
@@ -29,6 +29,7 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     lines = []
     if known := sorted(role for role, path in inputs.items() if _by_sample(path)):
         lines.append(f"images over 1 GiB, known by sizes, times and a sample of their bytes: {', '.join(known)}")
+    lines += [f"accepted by name: {line}" for line in _accepted(inputs.values())]
     lines += [f"{role}: {count} broken images are left out" for role, count in _left_out(inputs)]
     lines += _not_run({role: why for role, why in (missing or {}).items() if role.partition("/")[0] not in PREPARED})
     for role, path in sorted(inputs.items()):
@@ -49,6 +50,12 @@ def _by_sample(output: Path) -> bool:
         return False
     record = read_manifest(output).info.get("record", {})
     return any(str(mark).startswith(SAMPLED) for mark in record.get("external", {}).values())
+
+
+def _accepted(outputs: Iterable[Path]) -> list[str]:
+    """What was doubtful of the data and accepted when an output was made."""
+    manifests = [output for output in outputs if (output / MANIFEST).is_file()]
+    return sorted({line for output in manifests for line in read_manifest(output).info.get(ACCEPTED, ())})
 
 
 def _left_out(inputs: Mapping[str, Path]) -> Iterator[tuple[str, int]]:

@@ -95,7 +95,7 @@ def measured(task: Task) -> Report:
         baselines=baselines,
         records=_records(task),
         confounds=_confounds(task, variants),
-        notices=[*notices(task.inputs, settings.missing), *_not_finite(rows)],
+        notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(rows)],
         unmeasured=unmeasured([*task.inputs, *settings.missing]),
         compare=[name for name in settings.section.compare if name in published.PUBLISHED],
         datasets=published_names(settings.data),

@@ -20,7 +20,7 @@ class ReportSettings(NodeSettings):
     """Settings of the one report of a study.
 
     ``card`` has every setting of the study that can change a number, ``data`` its data sets, ``recipe`` is how it
-    trains. ``missing`` are stages that have not run, and why.
+    trains. ``missing`` are stages that have not run, and why. ``said`` is what was found of the study's data.
     """
 
     section: ReportConfig
@@ -30,6 +30,7 @@ class ReportSettings(NodeSettings):
     data: Mapping[str, Any] = field(default_factory=dict)
     recipe: PretrainSection | SuperviseSection | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    said: Sequence[str] = ()
 
     @property
     def epochs(self) -> int:
@@ -61,6 +62,7 @@ class ReportSettings(NodeSettings):
             "epochs": self.epochs,
             "trained_on": self.trained_on,
             **({"missing": dict(self.missing)} if self.missing else {}),
+            **({"said": list(self.said)} if self.said else {}),
         }
 
 

@@ -19,7 +19,9 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.tasks import tasks
 from visualize.report.config import ReportConfig
 
-_NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
+_NOT_ON_CARD = {
+    "name", "output", "stages", "storage", "accept", "data", "model", "optimizer", "variants", "gallery", "report",
+}  # fmt: skip
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 
 

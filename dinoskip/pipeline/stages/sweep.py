@@ -30,6 +30,7 @@ from dinoskip.pipeline.stages.pretrain import (
 )
 from dinoskip.pipeline.stages.settings import PretrainSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
+from dinoskip.tasks import tasks
 from dinoskip.training.objectives import PretrainJob
 
 if TYPE_CHECKING:
@@ -43,11 +44,12 @@ class SweepSection(Config):
     """Every variant is first trained shortly with each learning rate; the best by ``online`` trains it for long.
 
     The measure is the headline of the first part of ``online`` at the end of a short run, of the best of all blocks
-    (chosen apart from the images it is scored on), the smaller rate on a tie. ``online.knn.held_out`` keeps the
-    validation set out of the choice. A run that ends non-finite counts as the worst. While the best rate is the lowest
-    or highest, the next one beyond it is tried too, at the same factor. The rate is resolved if at least
-    :data:`FEWEST` were tried, the best is neither the lowest nor the highest, and it is above the rule that always
-    answers the most frequent class; a report gives no verdict on a network whose rate is not.
+    (chosen apart from the images it is scored on), the smaller rate on a tie. Its images must not be those that an
+    evaluation reports: ``online.knn.held_out``, the default, takes training images. A run that ends non-finite counts
+    as the worst. While the best rate is the lowest or highest, the next one beyond it is tried too, at the same factor.
+    The rate is resolved if at least :data:`FEWEST` were tried, the best is neither the lowest nor the highest, and it
+    is above the rule that always answers the most frequent class; a report gives no verdict on a network whose rate is
+    not.
     """
 
     lr: Distinct[Positive] = Field(
@@ -108,7 +110,7 @@ class SweepSettings(PretrainSettings):
             "pretrain": hashed_recipe(self.written),
             "lr": list(self.section.lr),
             "extend": self.section.extend,
-            "online": {name: dump(part) for name, part in self.online.parts.items()},
+            "online": {name: settings_for_key(part) for name, part in self.online.parts.items()},
         }
 
 
@@ -134,6 +136,21 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
         first = error.errors()[0]
         where = ".".join(map(str, ("sweep.pretrain", *first["loc"])))
         yield where, first["msg"].removeprefix("Value error, ")
+    yield from _reported(study)
+
+
+def _reported(study: StudyBase) -> Iterator[Problem]:
+    """The rate must not be chosen by images that an evaluation reports."""
+    name, part = next(iter(study.online.parts.items()))
+    chosen, config = part.splits[-1], study.data.get(part.dataset)
+    for record in tasks():
+        section: Any = study.section(record.section)
+        for data_name in section.datasets:
+            same = data_name == part.dataset or (config is not None and study.data.get(data_name) == config)
+            if same and record.scored_split(section) == chosen:
+                asked = f"evaluate.{record.name} reports: the learning rate must be chosen by others"
+                text = f"{chosen!r} of {part.dataset} is what {asked}: set online.{name}.held_out=true"
+                yield f"online.{name}.{'held_out' if not part.held_out else 'dataset'}", text
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -280,5 +297,6 @@ STAGE = Stage(
     check=check,
     resumes=True,
     together=True,
+    tells=lambda out: SweepResult.read(out).lr,
     version=3,
 )

@@ -138,7 +138,7 @@ def _add_node(
     reading: _Reading,
 ) -> None:
     requests = record.features(section)
-    splits = list(record.splits(section).values())
+    splits, scored = list(record.splits(section).values()), record.scored_split(section)
     network = not requests or _several_norms(record, nodes) or record.needs_network(section)
     opened = ("images", "targets") if not requests or record.reads_images(section) else ("targets",)
     contents: list[Content] = [(what, record.label, split) for split in dict.fromkeys(splits) for what in opened]
@@ -177,7 +177,7 @@ def _add_node(
         f"{model.place}/{name}{reading.suffix}",
         settings,
         inputs=inputs,
-        data=data.of_dataset(nodes, name, splits[-1], *contents),
+        data=data.of_dataset(nodes, name, scored, *contents),
         runtime={"window": nodes.study.storage.window} if windows else {},
         outside=model.outside if network or windows else {},
         variant=model.variant.name,
@@ -246,7 +246,7 @@ def _parts(
 
 
 def check(record: EvaluationTask, study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
-    """Images must be whole patches, and what the task itself asks for."""
+    """Images must be whole patches, no split fitted and scored, and what the task itself asks for."""
     section: Any = study.section(record.section)
     if not section.datasets:
         return
@@ -254,6 +254,14 @@ def check(record: EvaluationTask, study: StudyBase, variants: tuple[Variant, ...
     for variant in variants:
         sizes = record.sizes(in_whole_patches(record, section, variant))
         yield from not_multiples({f"{place}.{key}": size for key, size in sizes.items()}, [variant])
+    scored = record.scored_split(section)
+    for role, split in record.fitted_splits(section).items():
+        if split == scored:
+            key = f"{role}_split" if hasattr(section, f"{role}_split") else "datasets"
+            yield (
+                f"{place}.{key}",
+                f"{split!r} is scored, too: what is fitted must not have seen the images it is scored on",
+            )
     if all(name in study.data for name in section.datasets):
         yield from ((f"{place}.{key}", text) for key, text in record.check(section, study.data))
 

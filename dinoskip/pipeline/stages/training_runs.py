@@ -37,11 +37,12 @@ def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | N
     measures: list[OnlineKnn | OnlineProbe] = []
     for name, part in section.parts.items():
         config, root = data[name]
-        sets = [open_labels(LABELS[part.use], config, split, root) for split in part.splits]
+        train, *others = [open_labels(LABELS[part.use], config, split, root) for split in part.splits]
+        val = others[0] if others else None
         if isinstance(part, OnlineKnnConfig):
-            measures.append(OnlineKnn(sets[0], sets[1] if len(sets) > 1 else None, part))
+            measures.append(OnlineKnn(train, val, part))
         else:
-            measures.append(OnlineProbe(sets[0], sets[1], part))
+            measures.append(OnlineProbe(train, val, part))
     return OnlineEvaluation(measures) if measures else None
 
 

@@ -14,7 +14,7 @@ from timm import create_model as timm_model
 from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import load_tensors
 from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
@@ -95,6 +95,10 @@ def test_rows_files_and_the_same_again(root: Path, tmp_path: Path) -> None:
     torch.rand(5)  # whatever was drawn before
     again = evaluate(network(), train, val, "all", tmp_path / "two", SMALL, {"model": "mini"}, seed=3, workers=2)
     assert again[:6] == rows[6:12], "the last block alone, whatever else is trained"
+    unsorted = evaluate(network(), train, val, [2, 1], tmp_path / "three", SMALL, {"model": "mini"}, seed=3, workers=1)
+    assert unsorted[:6] == rows[6:12], "the deepest of the blocks, in whatever order they are named"
+    with pytest.raises(ConfigError, match="block 3"):
+        evaluate(network(), train, val, [3], tmp_path / "four", SMALL, {"model": "mini"}, workers=1)
 
 
 def test_fine_tuning_moves_a_copy_of_the_network(root: Path, tmp_path: Path) -> None:

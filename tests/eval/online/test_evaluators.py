@@ -122,6 +122,21 @@ def test_a_smaller_sample_is_of_another_draw_by_seed(classes: Path) -> None:
     assert not np.array_equal(one, other)
 
 
+def test_held_out_images_are_of_the_training_split_and_no_others_fit(classes: Path, scenes: Path) -> None:
+    train, val = folders(classes)[0], segmentation(scenes)[0]
+    for k, few, counts in ((5, 9, (72, 9)), (5, 1000, (41, 40)), (70, 1000, (70, 11))):
+        config = OnlineKnnConfig(dataset="classes", size=32, k=(k,), val_images=few)
+        assert config.splits == ("train",)
+        parts = [set(images.paths) for images, _ in OnlineKnn(train, None, config)._parts]
+        assert tuple(map(len, parts)) == counts, "half of 81 at most, and as many neighbours as k"
+        assert parts[0].isdisjoint(parts[1])
+    probe = OnlineProbeConfig(dataset="scenes", size=64, held_out=True, val_images=4)
+    assert probe.splits == ("train",)
+    parts = [set(images.paths) for images, _ in OnlineProbe(val, None, probe)._parts]
+    assert tuple(map(len, parts)) == (8, 4)
+    assert parts[0].isdisjoint(parts[1])
+
+
 # --- the numbers -----------------------------------------------------------------------------------------
 
 

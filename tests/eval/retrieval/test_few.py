@@ -19,7 +19,7 @@ from dinoskip.results import EvalResult
 from eval.labelled import LabelledTokens
 from eval.metrics import scores_of_areas
 from eval.retrieval import RetrievalConfig, remember, retrieve
-from eval.retrieval.few import balanced_draw, images_per_class
+from eval.retrieval.few import balanced_draw, draws, images_per_class
 from eval.retrieval.task import TASK, RetrieveSection
 from tests.eval.retrieval.test_evaluation import CPU, some_dataset
 from tests.helpers.tasks import evaluation_of
@@ -47,8 +47,10 @@ def test_draws_are_balanced_nested_and_of_ids_alone(seed: int, count: int, class
         assert (np.diff(chosen) > 0).all()
         assert len(chosen) <= classes * images_per_class(count, classes, n)
         assert has[chosen].any(1).all(), "every image was taken for a class"
-    alone = balanced_draw(has, ids, (16,), seed)
-    assert (alone[16] == drawn[16]).all(), "whatever else is asked for"
+    together = balanced_draw(has, ids, (2, 4, 8, 16), seed)
+    for n, chosen in together.items():
+        assert (balanced_draw(has, ids, (n,), seed)[n] == chosen).all(), "whatever else is asked for"
+    assert (together[16] == drawn[16]).all()
     order = rng.permutation(count)
     moved = balanced_draw(has[order], [ids[i] for i in order], (8,), seed)[8]
     assert sorted(order[moved]) == drawn[8].tolist(), "whatever order the list has"
@@ -64,6 +66,21 @@ def test_the_rarest_class_chooses_first() -> None:
         assert (chosen < 5).sum() == 5
     others = {tuple(balanced_draw(has, [f"{i}" for i in range(80)], (8,), seed)[8]) for seed in range(20)}
     assert len(others) == 20
+
+
+def test_the_background_is_no_class_of_a_draw(tmp_path: Path) -> None:
+    """All images have the background, four each of three classes: of 1/8 one image of each class."""
+    names, ids = ("background", "cat", "dog", "cow"), tuple(f"image{i}" for i in range(24))
+    pixels = np.zeros((24, 4), dtype=np.int64)
+    pixels[:, 0] = 60
+    for number in (1, 2, 3):
+        pixels[8 * (number - 1) : 8 * number - 4, number] = 4
+    dataset = SegmentationDataset(
+        "sets", "train", ids, (tmp_path,) * 24, class_names=names, label_paths=(tmp_path,) * 24
+    )
+    for draw in draws(RetrievalConfig(few=(8,)), dataset, ids, pixels, {}):
+        assert draw.part == "1/8 of train by class (3 images)"
+        assert (pixels[draw.images, 1:] > 0).sum(0).tolist() == [1, 1, 1]
 
 
 def test_settings() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, NonFiniteError
-from dinoskip.files import read_json
-from dinoskip.pipeline.stages.sweep import ShortRun, best, beyond_edge, unresolved
+from dinoskip.files import read_json, write_json
+from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT
+from dinoskip.pipeline.stages.sweep import STAGE, ShortRun, SweepResult, best, beyond_edge, unresolved
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
 
@@ -33,7 +35,7 @@ def written(tmp_path: Path, text: str = SWEEP) -> str:
     return str(path)
 
 
-def keys(path: str, *overrides: str) -> dict[str, object]:
+def keys(path: str, *overrides: str) -> dict[str, Any]:
     return {n.id: (n.plain, n.inputs) for n in build_nodes(*load_study(path, overrides)) if n.stage == "sweep"}
 
 
@@ -116,6 +118,35 @@ def test_a_rate_is_chosen_by_the_best_of_all_blocks(tmp_path: Path) -> None:
         assert {name: part["blocks"] for name, part in sweep.plain["online"].items()} == dict.fromkeys(
             ("knn", "probe"), "all"
         )
+
+
+def test_of_a_sweep_the_rate_alone_is_told_to_the_training(tmp_path: Path) -> None:
+    """So a choice by other images that comes out the same trains nothing again."""
+    told = []
+    for name, lr, value in (("val", 1e-3, 40.0), ("held out", 1e-3, 38.0), ("other", 1e-2, 38.0)):
+        result = SweepResult("knn3_top1", 1, lr, "", 12.0, [ShortRun(lr, value, None)])
+        write_json(tmp_path / name / SWEEP_RESULT, asdict(result))
+        told.append(STAGE.tells(tmp_path / name))
+    assert told == [1e-3, 1e-3, 1e-2]
+
+
+def test_images_held_out_are_the_default_and_change_the_key_of_a_sweep_alone(tmp_path: Path) -> None:
+    path, off = written(tmp_path), "online.knn.held_out=false"
+    asked = SWEEP.replace(" held_out: true,", "")
+    assert keys(path, *SMALL) == keys(written(tmp_path, asked), *SMALL)
+    assert keys(path, *SMALL) != keys(path, *SMALL, off)
+    plain = "online: {knn: {dataset: scenes, size: 32, k: [3]}}\n"
+    (tmp_path / "plain.yaml").write_text(TINY + plain)
+    trained = [
+        [(node.id, node.plain, node.inputs) for node in build_nodes(*load_study(tmp_path / "plain.yaml", settings))
+         if node.stage == "pretrain"]
+        for settings in ([*SMALL, "pretrain.online_every=1"], [*SMALL, "pretrain.online_every=1", off])
+    ]  # fmt: skip
+    assert trained[0] == trained[1], "what is measured while it trains repeats no training"
+    probe = TINY + "online: {probe: {dataset: scenes, size: 32, blocks: [0]}}\nsweep: {lr: [1e-3, 1e-2]}\n"
+    (tmp_path / "probe.yaml").write_text(probe)
+    ((plain_probe, _),) = keys(str(tmp_path / "probe.yaml"), *SMALL).values()
+    assert "held_out" not in plain_probe["online"]["probe"], "sweeps of before are found"
 
 
 def test_the_chosen_rate_trains_the_variant(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Verdicts on what data mean, and what follows from them: a command goes on, says something, or stops.
+
+A check of data gives a :class:`Verdict`. ``said`` is a line in plans and on pages. ``doubtful`` stops a command unless
+it is accepted by its name; what was accepted is recorded. ``refused`` stops it always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dinoskip.errors import ConfigError, DataError
+
+State = Literal["said", "doubtful", "refused"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found in the data.
+
+    Args:
+        check: the name of the check, such as ``equal-files``.
+        data: the data set's name in the study.
+        state: what follows.
+        text: what was found, in one line that names the data set, a number and an example.
+        remedy: what to do about it.
+    """
+
+    check: str
+    data: str
+    state: State
+    text: str
+    remedy: str = ""
+
+    @property
+    def name(self) -> str:
+        """What ``--accept`` takes: ``equal-files:voc2012``."""
+        return f"{self.check}:{self.data}"
+
+    @property
+    def line(self) -> str:
+        """What pages say of it."""
+        return self.text if self.state == "said" else f"{self.text} ({self.state})"
+
+
+def settle(verdicts: Iterable[Verdict], accepted: Collection[str]) -> list[str]:
+    """Return the lines of doubtful verdicts whose names are among ``accepted``.
+
+    Raises :class:`ConfigError` if one is refused, with a line for each; else :class:`DataError` if one is doubtful and
+    not accepted, with a line for each that names it.
+    """
+    found = list(verdicts)
+    if refused := tuple(f"{one.text} ({one.remedy})" for one in found if one.state == "refused"):
+        raise ConfigError("\n".join(refused), problems=refused)
+    doubtful = [one for one in found if one.state == "doubtful"]
+    if waiting := tuple(
+        f"{one.text} ({one.remedy}, or go on with --accept {one.name})" for one in doubtful if one.name not in accepted
+    ):
+        raise DataError("\n".join(waiting), problems=waiting)
+    return [f"{one.name}: {one.text}" for one in doubtful]

@@ -1,0 +1,173 @@
+"""Whether the images that a study fits on or chooses by are those that it scores.
+
+The same split twice is refused where the settings are checked. Here the files of declared splits are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from dinoskip.data.equal_images import VERSION, Common, ImageFiles, common_images
+from dinoskip.data.sets import dataset_root, open_labels, open_training_images
+from dinoskip.data.sets.kind import Synthetic
+from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.verdicts import Verdict
+from dinoskip.errors import ConfigError, DataError, DinoskipError
+from dinoskip.files import hash_of, read_json, write_json
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.pipeline.stages.sweep import SweepSection
+from dinoskip.tasks import tasks
+
+CHECK = "equal-files"
+KEPT = "verdicts"
+"""Folder of a study in which comparisons are kept, by what was compared: so a plan reads no image twice."""
+
+Purpose = Literal["fitted on", "chosen by", "trained on"]
+
+
+@dataclass(frozen=True)
+class SplitOfData:
+    """A split of one of the study's data sets as it is read: by the name of a label, or ``pretraining``."""
+
+    data: str
+    use: str
+    split: str
+
+    def __str__(self) -> str:
+        return f"{self.data} {self.split}"
+
+
+@dataclass(frozen=True)
+class SplitUse:
+    """Images that are used before the scored ones are, for a purpose."""
+
+    used: SplitOfData
+    purpose: Purpose
+    scored: SplitOfData
+
+
+def scored_splits(study: StudyBase) -> list[SplitOfData]:
+    """Return every split that an evaluation of the study scores."""
+    return list(dict.fromkeys(scored for _, scored in _evaluations(study)))
+
+
+def comparisons(study: StudyBase) -> list[SplitUse]:
+    """Return what has to be compared in a study, each pair of splits once: the graver purpose first."""
+    found = [SplitUse(used, "fitted on", scored) for fitted, scored in _evaluations(study) for used in fitted]
+    for part in study.online.parts.values():
+        if not part.held_out:
+            fitted, scored = (SplitOfData(part.dataset, part.use, split) for split in part.splits)
+            found.append(SplitUse(fitted, "fitted on", scored))
+    supervised, pretrained = study.find(SuperviseSection), study.find(PretrainSection)
+    reported, trained = scored_splits(study), list[SplitOfData]()
+    if supervised is not None:
+        trained = [SplitOfData(supervised.dataset, "classes", "train")]
+        found.append(SplitUse(trained[0], "fitted on", SplitOfData(supervised.dataset, "classes", "val")))
+    elif pretrained is not None:
+        trained = [SplitOfData(pretrained.dataset, "pretraining", "train")]
+    if study.find(SweepSection) is not None and study.online.parts:
+        part = next(iter(study.online.parts.values()))
+        chosen = SplitOfData(part.dataset, part.use, part.splits[-1])
+        found += [SplitUse(chosen, "chosen by", scored) for scored in reported]
+    found += [SplitUse(used, "trained on", scored) for used in trained for scored in reported]
+    each: dict[tuple[SplitOfData, SplitOfData], SplitUse] = {}
+    for one in found:
+        if one.used.data in study.data and one.scored.data in study.data:
+            each.setdefault((one.used, one.scored), one)
+    return list(each.values())
+
+
+def _evaluations(study: StudyBase) -> Iterator[tuple[list[SplitOfData], SplitOfData]]:
+    """What each evaluation fits on, and what it scores."""
+    for record in tasks():
+        section: Any = study.section(record.section)
+        for name in section.datasets:
+            fitted = [SplitOfData(name, record.label, split) for split in record.fitted_splits(section).values()]
+            yield fitted, SplitOfData(name, record.label, record.scored_split(section))
+
+
+def verdicts(study: StudyBase) -> list[Verdict]:
+    """Return what is to be said of equal files between the splits of a study; comparisons are kept in its folder.
+
+    Sets that are composed are not compared: their images are drawn one by one. What cannot be opened is left to the
+    stage that reads it.
+    """
+    opened: dict[SplitOfData, ImageFiles | None] = {}
+    found = []
+    for one in comparisons(study):
+        for side in (one.used, one.scored):
+            if side not in opened:
+                opened[side] = _files(study, side)
+        used, scored = opened[one.used], opened[one.scored]
+        if used is None or scored is None:
+            continue
+        with suppress(DataError):
+            common = _compared(study.directory / KEPT, scored, used)
+            if common.count:
+                found.append(_verdict(one, common))
+    return list(dict.fromkeys(found))
+
+
+def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[Verdict]:
+    """Return what is to be said of two opened splits outside a study, of which names are shown below ``root``."""
+    name = root.resolve().name
+    one = SplitUse(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
+    common = common_images(ImageFiles.of(scored, root), ImageFiles.of(fitted, root))
+    return [_verdict(one, common)] if common.count else []
+
+
+def _files(study: StudyBase, side: SplitOfData) -> ImageFiles | None:
+    """Where the images of a split lie; None of a composed set, and of one that cannot be opened."""
+    config: Any = study.data[side.data]
+    if isinstance(config, Synthetic):
+        return None
+    try:
+        if side.use == "pretraining":
+            return ImageFiles.of(open_training_images(config, split=side.split), dataset_root(config))
+        listed = config.model_copy(update={"skip_broken": False})  # that would decode every image
+        return ImageFiles.of(open_labels(LABELS[side.use], listed, side.split, faults=[]), dataset_root(config))
+    except (ConfigError, DataError):
+        return None
+
+
+def _compared(kept: Path, scored: ImageFiles, used: ImageFiles) -> Common:
+    """The images that two sets share; from the folder ``kept`` where these sets have been compared already."""
+    key = hash_of([VERSION, scored.fingerprint, used.fingerprint])
+    place = kept / f"{key[:16]}.json"
+    with suppress(DataError, TypeError, KeyError):
+        stored = read_json(place)
+        if stored.pop("key") == key:
+            return Common(**{**stored, "example": tuple(stored["example"])})
+    common = common_images(scored, used)
+    with suppress(OSError, DinoskipError):  # a plan may look at a study that is another's
+        write_json(place, {"key": key, **asdict(common)})
+    return common
+
+
+_SAID: Mapping[Purpose, tuple[str, str]] = MappingProxyType(
+    {
+        "fitted on": ("on which something is fitted", "remove them from one of the two"),
+        "chosen by": ("by which the learning rate is chosen", "choose by other images: online.knn.held_out=true"),
+        "trained on": ("on which the networks are trained", ""),
+    }
+)
+"""How each purpose is said, and what to do."""
+
+
+def _verdict(one: SplitUse, common: Common) -> Verdict:
+    used, remedy = _SAID[one.purpose]
+    sampled = "" if common.looked_at == common.total else f" looked at, of {common.total},"
+    text = (
+        f"{one.scored}: {common.count} of {common.looked_at} scored images{sampled} are equal to files of {one.used}, "
+        f"{used}, such as {common.example[0]} = {common.example[1]}"
+    )
+    if one.purpose == "trained on":
+        return Verdict(CHECK, one.scored.data, "said", text)
+    return Verdict(CHECK, one.scored.data, "refused" if common.same else "doubtful", text, remedy)
