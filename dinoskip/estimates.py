@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, stdtr, stdtrit
 
+from dinoskip.average_precision import MatchedDetections, Split, average_precision_splits, mean_average_precision
 from dinoskip.randomness import numpy_rng
 from dinoskip.statistics import (
     ENDS,
@@ -116,7 +117,7 @@ def _fewest(scores: Sequence[Estimate]) -> int:
 
 def estimate(records: Records | Sequence[Records]) -> Estimate:
     """Return the score of records, or the mean of those of several fits; ValueError if not of the same units."""
-    listed = [records] if isinstance(records, np.ndarray) else list(records)
+    listed = [records] if isinstance(records, np.ndarray | MatchedDetections) else list(records)
     if not listed or len({fit.shape for fit in listed}) != 1:
         raise ValueError(f"records of different shapes cannot be paired: {sorted({fit.shape for fit in listed})}")
     each = [jackknife(fit) for fit in listed]
@@ -361,15 +362,11 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
     if len(names) == 1:
         alone = estimate(records_by_block[names[0]])
         return Choice({names[0]: 1.0}, alone, names[0], alone.value)
-    inside, every = (np.stack(areas, 1) for areas in zip(*map(as_areas, records_by_block.values()), strict=True))
     sign = -1.0 if lowest else 1.0
-    of_blocks = mean_iou(inside.sum(0), every.sum(0))
-    n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
-    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, inside.shape[2])), np.zeros(n)
-    for _ in range(SPLITS):
-        first = np.zeros(n, dtype=bool)
-        first[rng.permutation(n)[: n // 2]] = True
-        value, of_units, change, chosen = _of_split(inside, every, first, sign)
+    of_blocks, classes, splits = _splits(list(records_by_block.values()), sign, seed)
+    n = next(iter(shapes))[0]
+    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, classes)), np.zeros(n)
+    for value, of_units, change, chosen in splits:
         np.add.at(counts, list(chosen), 1)
         values.append(value)
         parts += of_units / SPLITS
@@ -384,9 +381,24 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
     return Choice(shares, score, names[at], float(of_blocks[at]))
 
 
-def _of_split(
-    inside: F64, every: F64, first: NDArray[np.bool_], sign: float
-) -> tuple[float, F64, F64, tuple[int, int]]:
+def _splits(blocks: Sequence[Records], sign: float, seed: int) -> tuple[F64, int, Iterator[Split]]:
+    """The scores of all blocks (L,), the number of classes, and what every split adds up (:func:`_of_split`)."""
+    n, halves = len(blocks[0]), []
+    rng = numpy_rng(seed, "cross-fitting", n)
+    for _ in range(SPLITS):
+        halves.append(np.zeros(n, dtype=bool))
+        halves[-1][rng.permutation(n)[: n // 2]] = True
+    detections = [block for block in blocks if isinstance(block, MatchedDetections)]
+    if detections:
+        of_blocks = np.array([mean_average_precision(block) for block in detections])
+        return of_blocks, detections[0].shape[1], average_precision_splits(detections, halves, sign)
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
+    inside, every = (np.stack(areas, 1) for areas in zip(*map(as_areas, arrays), strict=True))
+    splits = (_of_split(inside, every, first, sign) for first in halves)
+    return mean_iou(inside.sum(0), every.sum(0)), inside.shape[2], splits
+
+
+def _of_split(inside: F64, every: F64, first: NDArray[np.bool_], sign: float) -> Split:
     """A split's score, the units' jackknife parts (n, K) with the blocks held, what each unit without changes by the
     other choice (n,), and the two blocks, of the areas (n, L, K) of all blocks. Choices are linear in the units."""
     halves = [(inside[units].sum(0), every[units].sum(0)) for units in (first, ~first)]

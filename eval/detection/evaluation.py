@@ -14,6 +14,7 @@ from dinoskip.errors import DataError
 from dinoskip.files import save_tensors, write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
+from dinoskip.statistics import interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.detection.config import DetectionConfig
@@ -96,13 +97,14 @@ def _entry(category: Any, box: Sequence[float], runs: Mapping[str, Any] | None, 
 
 
 def _rows(template: EvalResult, truth: Entries, predicted: Entries, val: Objects) -> list[RecordedRow]:
-    """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
+    """Rows of the AP of boxes, and of masks where the set has outlines, with intervals over images and records."""
     rows: list[RecordedRow] = []
     for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
         sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in predicted]
         matches = match(truth, sized, list(val.categories), kind)
-        intervals = matches.intervals(template.seed)
-        rows += [percent_row(template, f"{what} {part}", matches.ap(part), intervals[part]) for part in PARTS]
+        for part in PARTS:
+            records = matches.records(part)
+            rows.append(percent_row(template, f"{what} {part}", matches.ap(part), interval(records), records))
     return rows
 
 

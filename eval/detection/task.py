@@ -43,6 +43,7 @@ TASK = EvaluationTask(
     baselines=("full image", "centre box"),
     data_kind="coco",
     hub="object-detection",
+    version=2,
     options=(
         TaskOption(
             "--fine-tune", None, "evaluate.detection.fine_tune=true",

@@ -51,7 +51,7 @@ TASK = EvaluationTask(
     pictures="maps",
     hub="object-detection",
     pairwise=True,
-    version=2,
+    version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),
 )
