@@ -197,12 +197,15 @@ def _weighted(seen: _OfClass, overlaps: Iterable[int], times: F64, *, tied: bool
     return np.mean(ap, axis=0)
 
 
-def average_precision(records: MatchedDetections) -> F64:
-    """Return AP (0..1) by overlap and class (T, K); nan for a class without an object."""
+def average_precision(records: MatchedDetections, *, tied: bool = False) -> F64:
+    """Return AP (0..1) by overlap and class (T, K); nan for a class without an object.
+
+    With ``tied`` equal scores have one rank. That is what AP by the order of images tends to with more images.
+    """
     once = np.ones((1, len(records)))
     return np.array(
         [
-            [_weighted(seen, [overlap], once, tied=False)[0] for seen in records.by_class]
+            [_weighted(seen, [overlap], once, tied=tied)[0] for seen in records.by_class]
             for overlap in range(*records.overlaps)
         ]
     )
@@ -303,8 +306,8 @@ def bias_of_halves(records: MatchedDetections, halves: Sequence[NDArray[np.bool_
     return float(np.nanmean(of_classes)) if np.isfinite(of_classes).any() else 0.0
 
 
-def _mixed(first: MatchedDetections, second: MatchedDetections, which: NDArray[np.bool_]) -> MatchedDetections:
-    """The records of the images ``which`` (n,) in ``first``, and of the others in ``second``."""
+def mixed(first: MatchedDetections, second: MatchedDetections, which: NDArray[np.bool_]) -> MatchedDetections:
+    """Return the records of the images ``which`` (n,) in ``first``, and of the others in ``second``."""
     fields: dict[str, Any] = {
         name: np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("scores", "classes", "hits", "ignored", "objects", "order")
@@ -334,13 +337,13 @@ def average_precision_splits(
         scores = np.where(np.isfinite(of_halves), sign * of_halves, -np.inf)
         best = scores.argmax(1)
         chosen = int(best[1]), int(best[0])
-        mixed = _mixed(blocks[chosen[0]], blocks[chosen[1]], first)
-        of_mixed = without_each(mixed)
+        both = mixed(blocks[chosen[0]], blocks[chosen[1]], first)
+        of_both = without_each(both)
         changes = np.zeros(len(first))
         for side, units in enumerate((first, ~first)):
             lower = sign * of_images[units] / units.sum()
             other = (scores[side] - lower).argmax(1)
             for block in np.unique(other[other != best[side]]):
-                switched = _mixed(blocks[chosen[side]], blocks[block], units)  # this half's choice is the other's block
-                changes[np.flatnonzero(units)[other == block]] = mean_average_precision(switched) - of_mixed.value
-        yield of_mixed.value, of_mixed.parts, changes, chosen
+                switched = mixed(blocks[chosen[side]], blocks[block], units)  # this half's choice is the other's block
+                changes[np.flatnonzero(units)[other == block]] = mean_average_precision(switched) - of_both.value
+        yield of_both.value, of_both.parts, changes, chosen
