@@ -83,8 +83,8 @@ class MatchedDetections:
         )
 
     def _of_class(self, which: NDArray[np.int64], number: int) -> _OfClass:
-        flat = (values[which] for values in (self.images, self.scores, self.hits, self.ignored))
-        return _OfClass(*flat, self.objects[:, number].astype(np.int64))
+        objects = self.objects[:, number].astype(np.int64)
+        return _OfClass(self.images[which], self.scores[which], self.hits[which], self.ignored[which], objects)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +132,10 @@ def matched_detections(
     order = np.argsort(where, kind="stable")
     counts = np.bincount(where, minlength=len(objects))
     bits = (1 << np.arange(len(hits)))[:, None]
-    flags = [(flag * bits).sum(0).astype(np.uint16)[order] for flag in (hits & ~ignored, ignored)]
+    hit, ignore = ((flag * bits).sum(0).astype(np.uint16)[order] for flag in (hits & ~ignored, ignored))
     return MatchedDetections(
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.asarray(scores, dtype=np.float64)[order],
-        np.asarray(classes, dtype=np.int64)[order], *flags, objects, np.arange(len(objects)), (0, len(hits)),
+        np.asarray(classes, dtype=np.int64)[order], hit, ignore, objects, np.arange(len(objects)), (0, len(hits)),
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _interpolated(right: F64, precision: F64, objects: F64) -> F64:
     recall = right * (_POINTS / np.maximum(objects, 1))[:, None]
     whole = np.floor(recall + 1e-9)  # exact up to a billion objects
     reached = whole + 1 - ((np.abs(recall - whole) < 1e-9) & _LATE[whole.astype(np.int64)])
-    ap = np.einsum("mh,mh->m", best, np.diff(reached, axis=1, prepend=0)) / (_POINTS + 1)
+    ap: F64 = (best * np.diff(reached, axis=1, prepend=0)).sum(1) / (_POINTS + 1)
     return np.where(objects > 0, ap, np.nan)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,7 +66,7 @@ def as_areas(records: Arrays) -> tuple[F64, F64]:
     return np.where(known, values, 0.0), known.astype(np.float64)
 
 
-def are_hits(records: Records) -> bool:
+def are_hits(records: Records) -> TypeGuard[NDArray[np.integer]]:
     """Whether records are hits (n,): whole numbers 0 and 1."""
     return isinstance(records, np.ndarray) and records.ndim == 1 and not np.issubdtype(records.dtype, np.floating)
 

@@ -64,7 +64,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
             save_tensors(out / f"network_block{block}.safetensors", _state(network.model), {"format": "1"})
         recorded += _rows(replace(template, block=str(block)), truth, predicted, val)
     log_best(recorded, "box AP")
-    for name, predicted in _baselines(train, val).items():
+    for name, predicted in baseline_entries(train, val).items():
         recorded += baseline_rows(name, _rows(template, truth, predicted, val))
     return write_recorded_rows(out, val.dataset.ids, recorded)
 
@@ -112,8 +112,8 @@ def _area(entry: Mapping[str, Any], kind: str) -> float:
     return entry["bbox"][2] * entry["bbox"][3] if kind == "bbox" else float(area(entry["segmentation"]))
 
 
-def _baselines(train: Objects, val: Objects) -> dict[str, Entries]:
-    """What rules find that look at no image: one box for each class, scored by how often the class is in training."""
+def baseline_entries(train: Objects, val: Objects) -> dict[str, Entries]:
+    """Return what rules find that look at no image: a box for each class, scored by how often it is in training."""
     often = dict.fromkeys(val.categories, 0)
     for i in range(len(train)):
         for entry in train.entries(i):
