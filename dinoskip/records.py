@@ -86,18 +86,21 @@ def write_records(path: Path, ids: Sequence[str], records: Mapping[int, Values])
 
 def _detection_arrays(records: Mapping[int, MatchedDetections], images: int) -> dict[str, NDArray[Any]]:
     """The arrays of rows with detections; rows that share them (:meth:`MatchedDetections.at`) share the arrays."""
-    groups: dict[int, int] = {}
+    groups: dict[tuple[int, ...], int] = {}
     rows: list[tuple[int, int, int, int]] = []
     arrays: dict[str, NDArray[Any]] = {}
     for row, values in records.items():
-        if len(values) != images or problem_of(values) or (np.diff(values.order) <= 0).any():
-            reason = problem_of(values) or f"{len(values)} images in another order or number"
-            raise ValueError(f"row {row}: detections do not fit {images} images: {reason}")
-        group = groups.setdefault(id(values.scores), len(groups))
-        rows.append((row, group, *values.overlaps))
-        for name in _FLAT if group == len(groups) - 1 else ():
-            flat = getattr(values, name)
-            arrays[f"{_DETECTIONS}{group}_{name}"] = flat.astype(_smallest(flat, in_order=name == "scores"))
+        key = tuple(id(getattr(values, name)) for name in _FLAT)
+        if key not in groups:
+            fits = len(values) == images and (np.diff(values.order) > 0).all()
+            if problem := problem_of(values) or ("" if fits else f"{len(values)} images in another order or number"):
+                raise ValueError(f"row {row}: detections do not fit {images} images: {problem}")
+            groups[key] = len(groups)
+            for name in _FLAT:
+                flat = getattr(values, name)
+                small = _smallest(flat, in_order=name == "scores")
+                arrays[f"{_DETECTIONS}{groups[key]}_{name}"] = flat.astype(small)
+        rows.append((row, groups[key], *values.overlaps))
     return arrays | ({_DETECTIONS: np.array(rows, dtype=np.int32)} if rows else {})
 
 
