@@ -140,7 +140,7 @@ def coverage(whole: Sequence[MatchedDetections], images: int, samples: int, boot
 
 
 def table_of_coverage(samples: int, images: Sequence[int] = IMAGES, classes: Sequence[int] = CLASSES) -> list[str]:
-    """The table, as Markdown; a fifth of the samples for more than 1,000 images."""
+    """The table, as Markdown; a quarter of the samples for more than 1,000 images."""
     lines = []
     for kinds, equal in ((1, True), *((kinds, False) for kinds in classes)):
         whole = population(kinds, equal_scores=equal)
@@ -149,7 +149,7 @@ def table_of_coverage(samples: int, images: Sequence[int] = IMAGES, classes: Seq
             scored = [one.at(*part) for one in whole]
             value = f"{100 * mean_average_precision(scored[0]):.0f}"
             for count in images:
-                several = samples if count < 1000 else max(10, samples // 5)
+                several = samples if count < 1000 else max(10, samples // 4)
                 found = coverage(scored, count, several, max(10, several // 4))
                 now = ("", "") if np.isnan(found.now) else (f"{found.now:.0f}", f"{found.width:.0f}")
                 before = f"{found.before:.0f}", f"{found.before_width:.0f}"

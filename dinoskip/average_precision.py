@@ -177,7 +177,8 @@ def _interpolated(right: F64, precision: F64, objects: F64) -> F64:
     whole = np.floor(recall + 1e-9)  # exact up to a billion objects
     reached = whole + 1 - ((np.abs(recall - whole) < 1e-9) & _LATE[whole.astype(np.int64)])
     ap: F64 = (best * np.diff(reached, axis=1, prepend=0)).sum(1) / (_POINTS + 1)
-    return np.where(objects > 0, ap, np.nan)
+    ap[objects <= 0] = np.nan
+    return ap
 
 
 def _weighted(seen: _OfClass, overlaps: Iterable[int], times: F64, *, tied: bool) -> F64:

@@ -15,11 +15,14 @@ from pycocotools.mask import area
 from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.models import Backbone, create_model
+from dinoskip.results import EvalResult
+from dinoskip.statistics import score
 from eval.detection import DetectionConfig, fit
-from eval.detection.evaluation import baseline_entries
-from eval.detection.fit import find, fit_detector
+from eval.detection.evaluation import baseline_entries, detection_rows, result_entries
+from eval.detection.fit import Found, find, fit_detector
 from eval.detection.model import decayed, detector
 from eval.detection.objects import Objects
+from eval.objects.scores import outline
 
 SIDE = 32
 SQUARE, BAR = 7, 9  # COCO's numbers of the two classes
@@ -199,3 +202,31 @@ def test_baselines_are_counted_on_the_training_set(tmp_path: Path) -> None:
         for image in of_images:
             assert [(one["category_id"], one["score"]) for one in image] == [(SQUARE, 0.75), (BAR, 0.25)]
     assert entries["centre box"][0][0]["bbox"] == [8, 8, 16, 16]
+
+
+def test_boxes_are_scored_as_boxes_and_masks_as_masks(tmp_path: Path) -> None:
+    """The right box, of which the mask has a corner of 7 by 8 pixels: an IoU of 56 / 120."""
+    val = Objects(dataset(tmp_path, "val", [[ONE], [ONE, CROWD]]))
+    mask = np.zeros((SIDE, SIDE), dtype=np.bool_)
+    mask[6:14, 4:11] = True
+    found = [{"category_id": SQUARE, "bbox": ONE[1], "score": 0.5, "segmentation": outline(mask)}]
+    template = EvalResult("", 0.0, "detection", "1", "coco", "val", 2)
+    recorded = detection_rows(template, [val.outlined(i) for i in range(2)], [found, found], val)
+    values = {one.row.metric: one.row.value for one in recorded}
+    assert list(values) == ["box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75"]
+    assert list(values.values()) == pytest.approx([100, 100, 100, 0, 0, 0])
+    for one in recorded:
+        assert 100 * score(one.values) == pytest.approx(one.row.value)
+        assert one.values.objects.tolist() == [[1, 0], [1, 0]], "a crowd is no object"
+
+
+def test_results_are_coco_s() -> None:
+    boxes = np.array([[1.0, 2, 11.008, 22], [3, 4, 5, 7.5]])
+    mask = outline(np.ones((SIDE, SIDE), dtype=np.bool_))
+    seen = Found(boxes, np.array([0.123456, 0.9]), np.array([1, 0]), [mask, mask])
+    first, second = result_entries([seen], [SQUARE, BAR])[0]
+    assert (first["category_id"], first["bbox"], first["score"]) == (BAR, [1, 2, 10.01, 20], 0.12346)
+    assert (second["category_id"], second["bbox"]) == (SQUARE, [3, 4, 2, 3.5])
+    assert json.loads(json.dumps(first))["segmentation"]["size"] == [SIDE, SIDE]
+    alone = result_entries([Found(boxes, np.ones(2), np.array([0, 0]), None)], [SQUARE])[0]
+    assert "segmentation" not in alone[0]
