@@ -195,7 +195,8 @@ def _weighted(seen: _OfClass, overlaps: Iterable[int], times: F64, *, tied: bool
             precision = np.divide(hits, every, out=np.zeros_like(every), where=every > 0)
             parts.append(_interpolated(right, precision, objects[at : at + step]))
         ap.append(np.concatenate(parts))
-    return np.mean(ap, axis=0)
+    mean: F64 = np.mean(ap, axis=0)
+    return mean
 
 
 def average_precision(records: MatchedDetections, *, tied: bool = False) -> F64:

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit, logit, stdtrit
 
 from dinoskip.average_precision import (
     MatchedDetections,
     average_precision,
+    average_precision_splits,
     bias_of_halves,
     matched_detections,
     mean_average_precision,
+    mixed,
     problem_of,
     weighted_average_precision,
     without_each,
@@ -286,3 +289,40 @@ def test_records_are_looked_up_by_id() -> None:
     assert chosen.order.tolist() == [2, 0]
     with pytest.raises(KeyError):
         made.of(["d"])
+
+
+def plain_interval(value: float, error: float, n: int) -> tuple[float, float]:
+    """Student's on the logit scale."""
+    half = float(stdtrit(n - 1, 0.975)) * error / (value * (1 - value))
+    return float(expit(logit(value) - half)), float(expit(logit(value) + half))
+
+
+def test_the_interval_reaches_down_to_ap_without_the_bias_of_few_images() -> None:
+    records = detections(40, 6)
+    low, high = interval(records)
+    plain = plain_interval(score(records), estimate(records).standard_error, 40)
+    assert low < plain[0] - 0.003
+    assert high == pytest.approx(plain[1], abs=0.01)
+
+
+def test_the_interval_of_equal_scores_is_around_ap_with_one_rank() -> None:
+    records = detections(40, ties=True).at(0, 1)
+    _, high = interval(records)
+    assert high < plain_interval(score(records), estimate(records).standard_error, 40)[1] - 0.005
+
+
+def test_without_an_image_another_block_may_be_chosen() -> None:
+    """Of two blocks that are nearly equal: the other half is then scored at the other one."""
+    blocks = [detections(30, seed=number).at(0, 1) for number in (3, 4)]
+    rng = np.random.default_rng(0)
+    halves = [rng.permutation(30) < 15 for _ in range(20)]
+    switched = 0
+    for first, (value, _, changes, chosen) in zip(halves, average_precision_splits(blocks, halves, 1.0), strict=True):
+        assert value == mean_average_precision(mixed(blocks[chosen[0]], blocks[chosen[1]], first))
+        for side, units in enumerate((first, ~first)):
+            assert score(blocks[chosen[1 - side]][units]) >= score(blocks[1 - chosen[1 - side]][units]) - 1e-12
+            other = mixed(blocks[chosen[side]], blocks[1 - chosen[1 - side]], units)
+            moved = changes[units][changes[units] != 0]
+            assert moved == pytest.approx(np.full(len(moved), score(other) - value))
+            switched += len(moved)
+    assert switched > 0
