@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv, nctdtr, stdtr, stdtrit
 
+from dinoskip.average_precision import MatchedDetections
 from dinoskip.statistics import (
     ENDS,
     F64,
@@ -124,7 +125,7 @@ def _fewest(scores: Sequence[Estimate]) -> int:
 
 def estimate(records: Records | Sequence[Records]) -> Estimate:
     """Return the score of records, or the mean of those of several fits; ValueError if not of the same units."""
-    listed = [records] if isinstance(records, np.ndarray) else list(records)
+    listed = [records] if isinstance(records, np.ndarray | MatchedDetections) else list(records)
     if not listed or len({fit.shape for fit in listed}) != 1:
         raise ValueError(f"records of different shapes cannot be paired: {sorted({fit.shape for fit in listed})}")
     each = [jackknife(fit) for fit in listed]

@@ -1,7 +1,8 @@
 """Statistics of scores over units (images, videos, pairs): scores of records, intervals of 95 %, exact tests, Holm.
 
 Records are what units contribute to a score (:mod:`dinoskip.records`): hits (n,) or scores of their own (n,), whose
-score is their mean, without units that have none (nan), or areas (n, K, 2), whose score is the mIoU of their sums.
+score is their mean, without units that have none (nan), or areas (n, K, 2), whose score is the mIoU of their sums, or
+detections (:mod:`dinoskip.average_precision`), whose score is their AP.
 Scores are in 0..1, or in hundredths of the row's unit. Differences are in :mod:`dinoskip.estimates`.
 """
 
@@ -10,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, betaincinv, expit, logit, stdtrit
 
+from dinoskip.average_precision import MatchedDetections, bias_of_halves, mean_average_precision, without_each
 from dinoskip.randomness import numpy_rng
 
 F64 = NDArray[np.float64]
-Records = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
+Arrays = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
+Records = Arrays | MatchedDetections
 RESAMPLES = 1000
 ENDS = (0.025, 0.975)
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -29,6 +33,9 @@ _BEYOND = 2.5  # errors: how much farther from the mean than the largest the uni
 # of their logs of 1 the interval of 6 images then holds the mean in 95 % of samples, in 88 % without the unit
 _ROUNDING = 1e-9
 _DRAWS = 2**22  # numbers drawn at once: 32 MiB
+_HALVES = 20  # splits whose mean says how AP changes with the number of images, and fewer of more than 1,000 images
+MOST_ALONE = 0.2
+"""Share of the classes with all their objects in one image above which AP has no interval (benchmarks/ap_intervals)."""
 
 
 def wilson(hits: float, n: float) -> tuple[float, float]:
@@ -48,12 +55,14 @@ def wilson(hits: float, n: float) -> tuple[float, float]:
 
 
 def score(records: Records) -> float:
-    """Return the score (0..1) of records: the mean of hits, or the mIoU of areas; nan for none."""
+    """Return the score (0..1) of records: the mean of hits, the mIoU of areas, or AP; nan for none."""
+    if isinstance(records, MatchedDetections):
+        return mean_average_precision(records)
     inside, every = as_areas(records)
     return float(mean_iou(inside.sum(0), every.sum(0)))
 
 
-def as_areas(records: Records) -> tuple[F64, F64]:
+def as_areas(records: Arrays) -> tuple[F64, F64]:
     """Return intersections and unions (n, K) of records; hits and scores of their own are areas of one class."""
     if records.ndim == 3:
         return records[..., 0].astype(np.float64), records[..., 1].astype(np.float64)
@@ -62,9 +71,9 @@ def as_areas(records: Records) -> tuple[F64, F64]:
     return np.where(known, values, 0.0), known.astype(np.float64)
 
 
-def are_hits(records: Records) -> bool:
+def are_hits(records: Records) -> TypeGuard[NDArray[np.integer]]:
     """Whether records are hits (n,): whole numbers 0 and 1."""
-    return records.ndim == 1 and not np.issubdtype(records.dtype, np.floating)
+    return isinstance(records, np.ndarray) and records.ndim == 1 and not np.issubdtype(records.dtype, np.floating)
 
 
 def mean_iou(intersection: F64, union: F64) -> F64:
@@ -121,7 +130,10 @@ class Jackknife:
 
 def jackknife(records: Records) -> Jackknife:
     """Return the delete-one jackknife of records' score, classes of the whole set held fixed: without its only unit a
-    class keeps its IoU. Memory: n x K numbers."""
+    class keeps its IoU or AP. Memory: n x K numbers. That of AP is to first order."""
+    if isinstance(records, MatchedDetections):
+        without = without_each(records)
+        return Jackknife(without.value, without.parts, without.lone, without.sizes)
     inside, every = as_areas(records)
     total, area = inside.sum(0), every.sum(0)
     has_area = area > 0
@@ -210,6 +222,8 @@ def explained_interval(records: Records, labelled: ArrayLike | None = None, *, e
     """
     if not len(records):
         return Interval(math.nan, math.nan, "nothing was scored")
+    if isinstance(records, MatchedDetections):
+        return interval_of_average_precision(records)
     if are_hits(records):
         return Interval(*clopper_pearson(int(records.sum()), len(records)))
     if records.ndim == 1:
@@ -344,6 +358,40 @@ def over_seeds(values: Sequence[float]) -> SeedSummary:
     mean, deviation = float(every.mean()), float(every.std(ddof=1))
     half = float(stdtrit(n - 1, ENDS[1])) * deviation / math.sqrt(n)
     return SeedSummary(mean, deviation, n, mean - half, mean + half)
+
+
+def interval_of_average_precision(records: MatchedDetections) -> Interval:
+    """Return the interval of records' AP, over all images like these, of the classes that these have, or why none.
+
+    Student's on the logit scale, by the jackknife. A class is in few images' AP only where it has an object there, and
+    it is detected in others too, so few images overstate AP: by about twice as much as it is higher in halves of them
+    (benchmarks/ap_intervals; once is too little, as rare classes leave many halves). The interval reaches from that of
+    AP without this bias, with half of it in the error, to that with it, and holds AP. Where scores are equal, AP by the
+    order of images is above that of one rank for all of them, and the interval is around the latter. None where more
+    than :data:`MOST_ALONE` of the classes have all objects in one image: nothing is known of their spread.
+    """
+    n, value = len(records), mean_average_precision(records)
+    without = without_each(records, tied=True)
+    if math.isnan(value):
+        return Interval(math.nan, math.nan, "nothing was scored")
+    if n < 2:
+        return Interval(math.nan, math.nan, "one image")
+    lone, classes = int(without.lone.sum()), int((without.sizes > 0).sum())
+    if lone > MOST_ALONE * classes:
+        why = f"too few images: {lone} of {classes} classes have all objects in a single one"
+        return Interval(math.nan, math.nan, why)
+    error = math.sqrt(variance(without.parts, without.lone, without.sizes))
+    if error == 0:  # as of areas
+        return Interval(*clopper_pearson(min(value, 1.0) * n, n))
+    rng, width = numpy_rng(0, "halves", n), float(stdtrit(n - 1, ENDS[1]))
+    halves = [rng.permutation(n) < n // 2 for _ in range(max(2, min(_HALVES, 20_000 // n)))]
+    bias = 2 * bias_of_halves(records, halves, tied=True)
+    low = high = value
+    for above in (0.0, bias):
+        centre = min(max(without.value - above, _EDGE), 1 - _EDGE)
+        half = width * math.hypot(error, above / 2) / (centre * (1 - centre))
+        low, high = min(low, expit(logit(centre) - half)), max(high, expit(logit(centre) + half))
+    return Interval(float(low), float(high))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dinoskip.arithmetic import kernels
 from dinoskip.console import log
-from dinoskip.records import RecordedRow, areas_record
+from dinoskip.records import RecordedRow, Values, areas_record
 from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout
 from dinoskip.statistics import Interval, clopper_pearson, explained_interval, interval, score
 from dinoskip.tasks import TaskInputs, is_error, range_of
@@ -73,7 +73,7 @@ def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
 
 
 def percent_row(
-    template: EvalResult, metric: str, value: float, ends: tuple[float, float], record: NDArray[Any] | None = None
+    template: EvalResult, metric: str, value: float, ends: tuple[float, float], record: Values | None = None
 ) -> RecordedRow:
     """Return ``template`` with a value (0..1) of a metric and the ends of its interval, all in percent."""
     low, high = (100 * end for end in ends)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.average_precision import MatchedDetections, average_precision_splits, mean_average_precision
 from dinoskip.estimates import Estimate, estimate
 from dinoskip.randomness import numpy_rng
 from dinoskip.statistics import F64, Records, as_areas, mean_iou, parts_of_areas
@@ -50,7 +51,7 @@ def cross_fitted_best(
     shapes, or fewer than :data:`LEAST_TO_CHOOSE` units.
     """
     fits = {
-        name: [records] if isinstance(records, np.ndarray) else list(records)
+        name: [records] if isinstance(records, np.ndarray | MatchedDetections) else list(records)
         for name, records in records_by_block.items()
     }
     shapes = {tuple(records.shape for records in of_block) for of_block in fits.values()}
@@ -61,18 +62,10 @@ def cross_fitted_best(
     if len(names) == 1:
         alone = estimate(fits[names[0]])
         return Choice({names[0]: 1.0}, alone, names[0], alone.value)
-    areas = [[as_areas(records) for records in of_block] for of_block in fits.values()]
-    inside, union = (
-        np.stack([np.stack([fit[kind] for fit in of_block], 1) for of_block in areas], 1) for kind in (0, 1)
-    )
-    sign = -1.0 if lowest else 1.0
-    of_blocks = mean_iou(inside.sum(0), union.sum(0)).mean(-1)
-    n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
-    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, inside.shape[3])), np.zeros(n)
-    for _ in range(SPLITS):
-        first = np.zeros(n, dtype=bool)
-        first[rng.permutation(n)[: n // 2]] = True
-        of_fits, of_units, change, chosen = _of_split(inside, union, first, sign)
+    sign, n = -1.0 if lowest else 1.0, next(iter(every))[0]
+    of_blocks, classes, splits = _splits(list(fits.values()), sign, _halves(n, seed))
+    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, classes)), np.zeros(n)
+    for of_fits, of_units, change, chosen in splits:
         np.add.at(counts, list(chosen), 1)
         values.append(of_fits)
         parts += of_units / SPLITS
@@ -91,7 +84,41 @@ def cross_fitted_best(
     return Choice(shares, score, names[at], float(of_blocks[at]))
 
 
-def _of_split(inside: F64, every: F64, first: NDArray[np.bool_], sign: float) -> tuple[F64, F64, F64, tuple[int, int]]:
+_Split = tuple[F64, F64, F64, tuple[int, int]]
+"""What a split adds up: see :func:`_of_split`."""
+
+
+def _halves(n: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Which units (n,) are in the first half, in each of :data:`SPLITS` splits."""
+    rng, halves = numpy_rng(seed, "cross-fitting", n), []
+    for _ in range(SPLITS):
+        halves.append(np.zeros(n, dtype=bool))
+        halves[-1][rng.permutation(n)[: n // 2]] = True
+    return halves
+
+
+def _splits(
+    blocks: Sequence[Sequence[Records]], sign: float, halves: Sequence[NDArray[np.bool_]]
+) -> tuple[F64, int, Iterator[_Split]]:
+    """The scores of all blocks (L,), means over their fits, the number of classes, and what every split adds up.
+
+    Raises ValueError for AP of several fits, whose detections cannot be ranked together.
+    """
+    detections = [fit for fits in blocks for fit in fits if isinstance(fit, MatchedDetections)]
+    if detections:
+        if len(detections) != len(blocks):
+            raise ValueError(f"AP of {len(detections)} fits of {len(blocks)} blocks cannot be cross-fitted")
+        of_blocks = np.array([mean_average_precision(block) for block in detections])
+        of_halves = average_precision_splits(detections, halves, sign)
+        splits = ((np.array([value]), parts, change, chosen) for value, parts, change, chosen in of_halves)
+        return of_blocks, detections[0].shape[1], splits
+    areas = [[as_areas(records) for records in fits] for fits in blocks]
+    inside, union = (np.stack([np.stack([fit[kind] for fit in fits], 1) for fits in areas], 1) for kind in (0, 1))
+    of_blocks = mean_iou(inside.sum(0), union.sum(0)).mean(-1)
+    return of_blocks, inside.shape[3], (_of_split(inside, union, first, sign) for first in halves)
+
+
+def _of_split(inside: F64, every: F64, first: NDArray[np.bool_], sign: float) -> _Split:
     """A split's score in each fit (F,), the units' jackknife parts (n, K) with the blocks held, what each unit without
     changes by the other choice (n,), and the two blocks, of the areas (n, L, F, K) of all blocks and fits. Parts and
     changes are means over fits. Choices are linear in the units."""

@@ -14,6 +14,7 @@ from dinoskip.errors import DataError
 from dinoskip.files import save_tensors, write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
+from dinoskip.statistics import interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.detection.config import DetectionConfig
@@ -54,17 +55,17 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     for block in numbers if config.trained == "each" else numbers[-1:]:
         network = copy.deepcopy(backbone) if config.fine_tune else backbone
         model = fit_detector(network, train, block, config, seed=seed, workers=workers)
-        predicted = _entries(find(model, val, backbone.device, workers), list(val.categories))
+        predicted = result_entries(find(model, val, backbone.device, workers), list(val.categories))
         names = val.dataset.ids if val.coco is None else val.coco.numbers
         listed = [{"image_id": names[i], **entry} for i, entries in enumerate(predicted) for entry in entries]
         write_json(out / f"detections_block{block}.json", listed)
         save_tensors(out / f"detector_block{block}.safetensors", _state(model), {"format": "1"})
         if config.fine_tune:
             save_tensors(out / f"network_block{block}.safetensors", _state(network.model), {"format": "1"})
-        recorded += _rows(replace(template, block=str(block)), truth, predicted, val)
+        recorded += detection_rows(replace(template, block=str(block)), truth, predicted, val)
     log_best(recorded, "box AP")
-    for name, predicted in _baselines(train, val).items():
-        recorded += baseline_rows(name, _rows(template, truth, predicted, val))
+    for name, predicted in baseline_entries(train, val).items():
+        recorded += baseline_rows(name, detection_rows(template, truth, predicted, val))
     return write_recorded_rows(out, val.dataset.ids, recorded)
 
 
@@ -72,8 +73,8 @@ def _state(model: Any) -> dict[str, Any]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def _entries(detections: Sequence[Found], categories: Sequence[Any]) -> Entries:
-    """What was found in every image, as COCO's results have it: boxes x y w h to a hundredth of a pixel."""
+def result_entries(detections: Sequence[Found], categories: Sequence[Any]) -> Entries:
+    """Return what was found in every image, as COCO's results have it: boxes x y w h to a hundredth of a pixel."""
     entries: Entries = []
     for image in detections:
         sides = np.concatenate([image.boxes[:, :2], image.boxes[:, 2:] - image.boxes[:, :2]], 1).round(2).tolist()
@@ -95,14 +96,15 @@ def _entry(category: Any, box: Sequence[float], runs: Mapping[str, Any] | None, 
     return {**entry, "segmentation": {**runs, "counts": counts.decode() if isinstance(counts, bytes) else counts}}
 
 
-def _rows(template: EvalResult, truth: Entries, predicted: Entries, val: Objects) -> list[RecordedRow]:
-    """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
+def detection_rows(template: EvalResult, truth: Entries, predicted: Entries, val: Objects) -> list[RecordedRow]:
+    """Return rows of the AP of boxes, and of masks where the set has outlines, with intervals and records of images."""
     rows: list[RecordedRow] = []
     for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
         sized = [[{**entry, "area": _area(entry, kind)} for entry in entries] for entries in predicted]
         matches = match(truth, sized, list(val.categories), kind)
-        intervals = matches.intervals(template.seed)
-        rows += [percent_row(template, f"{what} {part}", matches.ap(part), intervals[part]) for part in PARTS]
+        for part in PARTS:
+            records = matches.records(part)
+            rows.append(percent_row(template, f"{what} {part}", matches.ap(part), interval(records), records))
     return rows
 
 
@@ -110,8 +112,8 @@ def _area(entry: Mapping[str, Any], kind: str) -> float:
     return entry["bbox"][2] * entry["bbox"][3] if kind == "bbox" else float(area(entry["segmentation"]))
 
 
-def _baselines(train: Objects, val: Objects) -> dict[str, Entries]:
-    """What rules find that look at no image: one box for each class, scored by how often the class is in training."""
+def baseline_entries(train: Objects, val: Objects) -> dict[str, Entries]:
+    """Return what rules find that look at no image: a box for each class, scored by how often it is in training."""
     often = dict.fromkeys(val.categories, 0)
     for i in range(len(train)):
         for entry in train.entries(i):

@@ -234,10 +234,11 @@ def _mask_rows(
 
 
 def _rows(template: EvalResult, matched: MatchedBoxes, kind: str = "") -> list[RecordedRow]:
-    """Rows of AP50, AP and AR100 with their intervals; AR alone is a sum over images, and has records."""
-    first, every, recalled = slice(0, 1), slice(None), matched.recalled
+    """Rows of AP50, AP and AR100 with their intervals and records."""
+    every, recalled = matched.detections, matched.recalled
+    first = every.at(0, 1)
     return [
-        percent_row(template, f"{kind}AP50", matched.ap[0], matched.ap_interval(first, template.seed)),
-        percent_row(template, f"{kind}AP", matched.ap.mean(), matched.ap_interval(every, template.seed)),
+        percent_row(template, f"{kind}AP50", matched.ap[0], interval(first), first),
+        percent_row(template, f"{kind}AP", matched.ap.mean(), interval(every), every),
         percent_row(template, f"{kind}AR100", matched.ar.mean(), interval(recalled), recalled),
     ]

@@ -1,4 +1,4 @@
-"""Scores of class-agnostic boxes: AP and AR of COCO, by pycocotools, with what images contribute and an interval.
+"""Scores of class-agnostic boxes: AP and AR of COCO, by pycocotools, with what images contribute to them.
 
 All predictions have the score 1 and all objects one class. Equal scores keep their order: images in the order given,
 and the boxes of an image in theirs.
@@ -19,7 +19,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from pycocotools.mask import area, encode, toBbox
 
-from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
+from dinoskip.average_precision import MatchedDetections, matched_detections
 
 F64 = NDArray[np.float64]
 Outline = dict[str, Any]  # a mask as runs: size, counts
@@ -28,7 +28,6 @@ Entries = Sequence[Sequence[Mapping[str, Any]]]  # of each image its objects, as
 _ALIKE = {"category_id": 1, "score": 1.0}  # boxes of no class, the one as good as the other
 OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)
 MOST = 100  # boxes of an image that count
-_RECALLS: F64 = np.linspace(0.0, 1.0, 101)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +36,7 @@ class MatchedBoxes:
 
     ``hits`` bool (10, D) of all D boxes in order; ``images`` int (D,), which image each is of; ``objects`` int (n,),
     how many there are; ``ap`` and ``ar`` (10,), average precision and recall by pycocotools, nan without any object.
+    ``detections`` are the records of AP.
     """
 
     hits: NDArray[np.bool_]
@@ -44,6 +44,7 @@ class MatchedBoxes:
     objects: NDArray[np.int64]
     ap: F64
     ar: F64
+    detections: MatchedDetections
 
     @property
     def recalled(self) -> NDArray[np.int64]:
@@ -52,34 +53,6 @@ class MatchedBoxes:
         np.add.at(counts[..., 0], self.images, self.hits.T)
         counts[..., 1] = self.objects[:, None]
         return counts
-
-    def ap_interval(self, overlaps: slice, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
-        """Return the interval (0..1) of the mean AP over some overlaps, by the bootstrap over images; nan for none."""
-        if not self.objects.sum():
-            return math.nan, math.nan
-        parts = []
-        for times in resample_counts(len(self.objects), resamples, seed):
-            of_boxes, objects = times[:, self.images], times @ self.objects
-            every = [average_precision(hits, of_boxes, objects) for hits in self.hits[overlaps]]
-            parts.append(np.mean(every, axis=0))
-        return percentile_interval(np.concatenate(parts))
-
-
-def average_precision(hits: NDArray[np.bool_], times: F64, objects: F64) -> F64:
-    """Return COCO's AP (m,) of boxes in order (D,), each counted ``times`` (m, D), of ``objects`` (m,) objects.
-
-    Precision at 101 recalls, each the largest at that recall or a greater one; nan where there is no object.
-    """
-    right = np.cumsum(times * hits, axis=1)
-    every = np.cumsum(times, axis=1)
-    precision = np.divide(right, every, out=np.zeros(right.shape), where=every > 0)
-    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    ap = np.full(len(times), np.nan)
-    for row in np.flatnonzero(objects > 0):
-        at = np.searchsorted(right[row] / objects[row], _RECALLS, side="left")
-        reached = at < right.shape[1]
-        ap[row] = best[row, at[reached]].sum() / len(_RECALLS)
-    return ap
 
 
 def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]) -> MatchedBoxes:
@@ -137,6 +110,30 @@ def _coco(entries: Entries, classes: Sequence[Any]) -> COCO:
     return coco
 
 
+def coco_records(evaluation: COCOeval, images: int, classes: int) -> MatchedDetections:
+    """Return the records of AP of what :func:`coco_evaluation` matched in so many images of so many classes.
+
+    Class k is the one of the k-th smallest number. Crowds are no objects; what is matched to them is ignored.
+    """
+    seen = [(at // images, image) for at, image in enumerate(evaluation.evalImgs) if image is not None]
+    objects = np.zeros((images, classes), dtype=np.int64)
+    flat: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0)] for name in ("image", "class", "score")}
+    flags: dict[str, list[NDArray[np.bool_]]] = {
+        name: [np.zeros((len(OVERLAPS), 0), dtype=np.bool_)] for name in ("dtMatches", "dtIgnore")
+    }
+    for number, image in seen:
+        objects[image["image_id"], number] = int((np.asarray(image["gtIgnore"]) == 0).sum())
+        count = len(image["dtScores"])
+        flat["image"].append(np.full(count, image["image_id"]))
+        flat["class"].append(np.full(count, number))
+        flat["score"].append(np.asarray(image["dtScores"], dtype=np.float64))
+        for name, parts in flags.items():
+            parts.append(np.asarray(image[name], dtype=np.bool_).reshape(len(OVERLAPS), -1))
+    where, numbers, scores = (np.concatenate(parts) for parts in flat.values())
+    hits, ignored = (np.concatenate(parts, 1) for parts in flags.values())
+    return matched_detections(where, scores, numbers, hits, ignored, objects)
+
+
 def _matched(predicted: Entries, truth: Entries, kind: str) -> MatchedBoxes:
     evaluation = coco_evaluation(truth, predicted, [1], kind)
     of_images = [image for image in evaluation.evalImgs if image is not None]
@@ -149,6 +146,7 @@ def _matched(predicted: Entries, truth: Entries, kind: str) -> MatchedBoxes:
         objects=np.array([len(outlines) for outlines in truth], dtype=np.int64),
         ap=_or_nan(precision[..., 0, 0].mean(1)),
         ar=_or_nan(recall[:, 0, 0]),
+        detections=coco_records(evaluation, len(truth), 1),
     )
 
 

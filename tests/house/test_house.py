@@ -13,6 +13,7 @@ SOURCES = sorted(path for package in ("dinoskip", "eval", "visualize") for path 
 
 LEAVES = {
     "arithmetic",
+    "average_precision",
     "cut_protocols",
     "arrays",
     "__version__",

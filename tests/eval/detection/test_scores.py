@@ -1,4 +1,4 @@
-"""AP and its interval against pycocotools' own summary and against brute force."""
+"""AP, also from its records, against pycocotools' own summary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from dinoskip.average_precision import average_precision, mean_average_precision, weighted_average_precision
+from dinoskip.statistics import interval
 from eval.detection.scores import PARTS, match
-from eval.objects.scores import average_precision, outline
+from eval.objects.scores import outline
 
 CLASSES = (3, 5, 8)
 
@@ -69,13 +71,28 @@ def test_equals_the_summary_of_pycocotools(seed: int, kind: str) -> None:
     wanted = summary(truth, found, kind)
     ours = [matches.ap(part) for part in PARTS]
     np.testing.assert_allclose(np.nan_to_num(ours, nan=-1), wanted, atol=1e-12)
-    for number, one in enumerate(matches.classes):  # every image once: the resamples' own arithmetic is pycocotools'
-        times = np.ones((1, 4))
-        rows = [
-            average_precision(h, times[:, one.images] * c, times @ one.objects)
-            for h, c in zip(one.hits, one.counts, strict=True)
-        ]
-        np.testing.assert_allclose(np.concatenate(rows), matches.precision[:, number], atol=1e-12)
+    np.testing.assert_allclose(average_precision(matches.detections), matches.precision, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["bbox", "segm"]), ties=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_records_of_any_images_give_their_ap(seed: int, kind: str, ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    truth, found = entries(rng, 8, 4, False), entries(rng, 8, 5, True)
+    for own, other in zip(found, truth, strict=True):
+        own += [{**one, "score": float(rng.random())} for one in other if rng.random() < 0.7]
+        for one in own if ties else ():
+            one["score"] = float(rng.integers(1, 4)) / 4
+    matches = match(truth, found, CLASSES, kind)
+    kept = np.flatnonzero(rng.random(8) < 0.6)
+    wanted = summary([truth[i] for i in kept], [found[i] for i in kept], kind)
+    turned = rng.permutation(kept)  # by another order of ids: ties keep that of the data set
+    ours = [mean_average_precision(matches.records(part)[turned]) for part in PARTS]
+    np.testing.assert_allclose(np.nan_to_num(ours, nan=-1), wanted, atol=1e-12)
+    times = np.zeros((1, 8))
+    times[0, kept] = 1
+    ours = [weighted_average_precision(matches.records(part), times)[0] for part in PARTS]
+    np.testing.assert_allclose(np.nan_to_num(ours, nan=-1), wanted, atol=1e-12)
 
 
 def test_all_found_is_one_and_nothing_is_zero() -> None:
@@ -84,24 +101,11 @@ def test_all_found_is_one_and_nothing_is_zero() -> None:
     for kind in ("bbox", "segm"):
         matches = match(truth, found, CLASSES, kind)
         assert [matches.ap(part) for part in PARTS] == pytest.approx([1, 1, 1])
-        assert matches.intervals() == dict.fromkeys(PARTS, (1, 1))
+        assert interval(matches.records("AP"))[1] == 1
         assert match(truth, [[] for _ in truth], CLASSES, kind).ap("AP") == 0
-
-
-def test_the_interval_is_that_of_images_drawn_again() -> None:
-    rng = np.random.default_rng(1)
-    truth, found = entries(rng, 12, 4, False), entries(rng, 12, 3, True)
-    for own, other in zip(found, truth, strict=True):
-        own += [{**one, "score": float(rng.random())} for one in other if rng.random() < 0.6]
-    low, high = match(truth, found, CLASSES, "bbox").intervals(resamples=300)["AP50"]
-    drawn = []
-    for _ in range(300):
-        chosen = rng.integers(0, 12, 12)
-        drawn.append(summary([truth[i] for i in chosen], [found[i] for i in chosen], "bbox")[1])
-    assert (low, high) == pytest.approx(tuple(np.quantile(drawn, (0.025, 0.975))), abs=0.05)
 
 
 def test_nothing_to_find_has_no_interval() -> None:
     matches = match([[], []], [[], []], CLASSES, "bbox")
     assert np.isnan(matches.ap("AP"))
-    assert np.isnan(matches.intervals()["AP"]).all()
+    assert np.isnan(interval(matches.records("AP"))).all()

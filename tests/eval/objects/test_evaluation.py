@@ -109,9 +109,12 @@ def test_boxes_are_those_of_the_masks(dataset: Photographs, store: FeatureStore,
         values = [row.value for row in rows[3 * number : 3 * number + 3]]
         assert values == pytest.approx([100 * matched.ap[0], 100 * matched.ap.mean(), 100 * matched.ar.mean()])
     records = read_records(tmp_path)
-    assert [row.metric for row in records] == ["AR100"] * 4
+    assert list(records) == rows
     assert all(100 * score(one.values) == pytest.approx(row.value) for row, one in records.items())
-    assert compare(f"{tmp_path}@block=1", f"{tmp_path}@block=2").a.row.metric == "AR100"
+    for metric, value in zip(("AP50", "AP", "AR100"), values, strict=True):
+        pair = compare(f"{tmp_path}@metric={metric},block=2", f"{tmp_path}@metric={metric},block=1")
+        assert pair.a.row.value == value
+        assert pair.difference.n == 3
 
 
 def test_a_box_is_tight_around_its_object() -> None:

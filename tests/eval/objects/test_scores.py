@@ -7,9 +7,10 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from dinoskip.statistics import score
+from dinoskip.average_precision import average_precision
+from dinoskip.statistics import interval, score
 from eval.objects import match_boxes
-from eval.objects.scores import OVERLAPS, average_precision, match_masks, outline
+from eval.objects.scores import OVERLAPS, match_masks, outline
 
 
 def some_boxes(seed: int, images: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -61,24 +62,21 @@ def test_equals_counting_by_hand(seed: int) -> None:
     assert score(matched.recalled) == pytest.approx(matched.ar.mean(), abs=1e-12)
 
 
-def test_the_interval_is_of_the_score_itself() -> None:
+def test_the_records_are_of_the_score_itself() -> None:
     predicted, truth = some_boxes(7, 40)
     matched = match_boxes(predicted, truth)
-    ones, objects = np.ones((1, len(matched.images))), np.array([matched.objects.sum()])
-    for number in range(10):
-        assert average_precision(matched.hits[number], ones, objects)[0] == pytest.approx(matched.ap[number], abs=1e-9)
-    low, high = matched.ap_interval(slice(0, 1), seed=1)
-    assert low < matched.ap[0] < high
-    assert matched.ap_interval(slice(0, 1), seed=1) == (low, high)
-    twice = average_precision(matched.hits[0], 2 * ones, 2 * objects)
-    assert twice[0] == pytest.approx(matched.ap[0], abs=1e-9)
+    np.testing.assert_allclose(average_precision(matched.detections)[:, 0], matched.ap, atol=1e-12)
+    first = matched.detections.at(0, 1)
+    assert score(first) == pytest.approx(matched.ap[0], abs=1e-12)
+    low, high = interval(first)
+    assert 0 < low < matched.ap[0] < high < 1
 
 
 def test_nothing_to_find_is_not_a_number_and_nothing_found_is_0() -> None:
     box, none = np.array([[0.0, 0, 9, 9]]), np.zeros((0, 4))
     empty = match_boxes([box, none], [none, none])
     assert np.isnan(empty.ap).all()
-    assert np.isnan(empty.ap_interval(slice(None))).all()
+    assert np.isnan(interval(empty.detections)).all()
     missed = match_boxes([none, none], [box, box])
     assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * 10
     assert missed.hits.shape == (10, 0)
