@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from dinoskip.records import RecordedRow
 from dinoskip.results import EvalResult
-from dinoskip.statistics import percentile_interval, resample_counts
+from dinoskip.statistics import Interval, percentile_interval, resample_counts
 from eval.objects.scores import average_precision
 from eval.rows import hits_row, mean_record, mean_rows, miou_row, percent_row, scored_rows
 
@@ -105,7 +105,7 @@ def _ap(like: EvalResult, shown: Images, merit: F64, rng: np.random.Generator) -
         for times in resample_counts(len(merit), 100 if len(merit) < _MANY else 2, 0)
     ]
     value = average_precision(hits, np.ones((1, len(of))), np.array([float(shown.objects.sum())]))[0]
-    return percent_row(like, like.metric, value, percentile_interval(np.concatenate(resampled)))
+    return percent_row(like, like.metric, value, Interval(*percentile_interval(np.concatenate(resampled))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -258,7 +258,7 @@ def degrees_of_freedom(lone: NDArray[np.bool_], sizes: F64, n: int) -> float:
     return max(1.0, float(sizes.max()) - 1) if weigh_alike(lone, sizes) else n - 1.0
 
 
-def _of_shares(records: Records) -> Interval:
+def _of_shares(records: Arrays) -> Interval:
     """Student's of units (n, K, 2) that all classes weigh alike, and of one more at either end, of the mean weight.
 
     It holds the score v: the two units move the middle by |2 v - 1| / (n + 2) and widen the interval by more.
@@ -291,7 +291,7 @@ def _relative(values: F64) -> float:
     return half / float(values.mean())
 
 
-def _of_miou(records: Records, without: Jackknife, labelled: ArrayLike | None) -> Interval:
+def _of_miou(records: Arrays, without: Jackknife, labelled: ArrayLike | None) -> Interval:
     """The interval of a mIoU of areas (n, K, 2), n > 1: Student's on the logit scale.
 
     Few units understate a mIoU: a class that is rare is predicted in more units than it is found in, so a class that

@@ -18,7 +18,7 @@ from dinoskip.arithmetic import kernels
 from dinoskip.console import log
 from dinoskip.records import RecordedRow, Values, areas_record
 from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout
-from dinoskip.statistics import Interval, clopper_pearson, explained_interval, interval, score
+from dinoskip.statistics import Interval, clopper_pearson, explained_interval, score
 from dinoskip.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
 
@@ -73,18 +73,20 @@ def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
 
 
 def percent_row(
-    template: EvalResult, metric: str, value: float, ends: tuple[float, float], record: Values | None = None
+    template: EvalResult, metric: str, value: float, found: Interval, record: Values | None = None
 ) -> RecordedRow:
-    """Return ``template`` with a value (0..1) of a metric and the ends of its interval, all in percent."""
-    low, high = (100 * end for end in ends)
-    return RecordedRow(replace(template, metric=metric, value=100 * float(value), low=low, high=high), record)
+    """Return ``template`` with a value (0..1) of a metric and its interval, in percent, or why there is none."""
+    low, high = (100 * end for end in found.ends)
+    about: dict[str, Any] = {"value": 100 * float(value), "low": low, "high": high, "no_interval": found.why}
+    return RecordedRow(replace(template, metric=metric, **about), record)
 
 
 def hits_row(template: EvalResult, hits: ArrayLike) -> RecordedRow:
     """Return ``template`` with the share of hits, bool (n,), as its value in percent, and their exact interval."""
     flags = np.asarray(hits, dtype=bool)
-    value, ends = flags.mean() if flags.size else float("nan"), clopper_pearson(int(flags.sum()), flags.size)
-    return percent_row(template, template.metric, value, ends, flags.astype(np.uint8))
+    value = flags.mean() if flags.size else float("nan")
+    found = Interval(*clopper_pearson(int(flags.sum()), flags.size))
+    return percent_row(template, template.metric, value, found, flags.astype(np.uint8))
 
 
 def miou_interval(areas: NDArray[np.integer]) -> Interval:
@@ -98,9 +100,7 @@ def miou_interval(areas: NDArray[np.integer]) -> Interval:
 def miou_row(template: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
     """Return ``template`` with the mIoU in percent and its interval, or why there is none, of areas (n, 3, K)."""
     miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
-    found = miou_interval(areas)
-    row = replace(template, no_interval=found.why)
-    return percent_row(row, template.metric, miou, found.ends, areas_record(areas))
+    return percent_row(template, template.metric, miou, miou_interval(areas), areas_record(areas))
 
 
 def segmentation_rows(template: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
@@ -163,7 +163,9 @@ def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
 
 def mean_rows(template: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
     """Return rows in percent, otherwise as ``template``, of (metric, record), with their intervals over images."""
-    return [percent_row(template, metric, score(record), interval(record), record) for metric, record in records]
+    return [
+        percent_row(template, metric, score(record), explained_interval(record), record) for metric, record in records
+    ]
 
 
 def rows_of_seeds(fits: Sequence[Sequence[RecordedRow]], seeds: Iterable[int]) -> list[RecordedRow]:

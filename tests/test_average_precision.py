@@ -22,8 +22,9 @@ from dinoskip.average_precision import (
     weighted_average_precision,
     without_each,
 )
+from dinoskip.decisions.cross_fitting import cross_fitted_best
 from dinoskip.errors import DataError
-from dinoskip.estimates import cross_fitted_best, difference, estimate
+from dinoskip.estimates import difference, estimate
 from dinoskip.records import ImageRecords, read_records, write_records
 from dinoskip.results import EvalResult, write_rows
 from dinoskip.statistics import are_hits, interval, jackknife, score

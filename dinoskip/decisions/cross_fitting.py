@@ -112,7 +112,7 @@ def _splits(
         of_halves = average_precision_splits(detections, halves, sign)
         splits = ((np.array([value]), parts, change, chosen) for value, parts, change, chosen in of_halves)
         return of_blocks, detections[0].shape[1], splits
-    areas = [[as_areas(records) for records in fits] for fits in blocks]
+    areas = [[as_areas(fit) for fit in fits if isinstance(fit, np.ndarray)] for fits in blocks]
     inside, union = (np.stack([np.stack([fit[kind] for fit in fits], 1) for fits in areas], 1) for kind in (0, 1))
     of_blocks = mean_iou(inside.sum(0), union.sum(0)).mean(-1)
     return of_blocks, inside.shape[3], (_of_split(inside, union, first, sign) for first in halves)

@@ -14,7 +14,7 @@ from dinoskip.errors import DataError
 from dinoskip.files import save_tensors, write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from dinoskip.statistics import interval
+from dinoskip.statistics import explained_interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.detection.config import DetectionConfig
@@ -104,7 +104,7 @@ def detection_rows(template: EvalResult, truth: Entries, predicted: Entries, val
         matches = match(truth, sized, list(val.categories), kind)
         for part in PARTS:
             records = matches.records(part)
-            rows.append(percent_row(template, f"{what} {part}", matches.ap(part), interval(records), records))
+            rows.append(percent_row(template, f"{what} {part}", matches.ap(part), explained_interval(records), records))
     return rows
 
 

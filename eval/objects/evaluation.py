@@ -21,7 +21,7 @@ from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from dinoskip.statistics import interval
+from dinoskip.statistics import explained_interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
@@ -238,7 +238,7 @@ def _rows(template: EvalResult, matched: MatchedBoxes, kind: str = "") -> list[R
     every, recalled = matched.detections, matched.recalled
     first = every.at(0, 1)
     return [
-        percent_row(template, f"{kind}AP50", matched.ap[0], interval(first), first),
-        percent_row(template, f"{kind}AP", matched.ap.mean(), interval(every), every),
-        percent_row(template, f"{kind}AR100", matched.ar.mean(), interval(recalled), recalled),
+        percent_row(template, f"{kind}AP50", matched.ap[0], explained_interval(first), first),
+        percent_row(template, f"{kind}AP", matched.ap.mean(), explained_interval(every), every),
+        percent_row(template, f"{kind}AR100", matched.ar.mean(), explained_interval(recalled), recalled),
     ]

@@ -22,7 +22,7 @@ from dinoskip.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import SHOWN, EvalResult
-from dinoskip.statistics import interval
+from dinoskip.statistics import explained_interval
 from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
@@ -233,6 +233,6 @@ def _rows(template: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
     """Rows of maxF, of F (n,) at its threshold, and of IoU and accuracy (n, 2)."""
     measures = (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1]))
     return [
-        percent_row(template, metric, values.mean(), interval(values), np.ascontiguousarray(values))
+        percent_row(template, metric, values.mean(), explained_interval(values), np.ascontiguousarray(values))
         for metric, values in measures
     ]

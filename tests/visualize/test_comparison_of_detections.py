@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from dinoskip.average_precision import MatchedDetections
+from dinoskip.decisions.comparing import NetworkScores, compared_pair
 from dinoskip.records import RecordedRow, read_records, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.statistics import interval, score
+from dinoskip.results import CROSS_FITTED, EvalResult
+from dinoskip.statistics import explained_interval, score
 from eval.compare import compare
 from eval.rows import percent_row
 from tests.test_average_precision import detections
-from visualize.comparison import CROSS_FITTED, NetworkScores, Scores, judged_scores
+from visualize.comparison import Scores
 
 IDS = [f"{number:03}" for number in np.random.default_rng(0).permutation(90)]  # rows' order is not that of ids
 
@@ -35,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             every = worse(base, share + missed, int(block))
             for metric, part in (("box AP", every), ("box AP50", every.at(0, 1))):
                 row = EvalResult(metric, 0.0, "detection", block, "coco", "val", 90, model=network)
-                recorded.append(percent_row(row, metric, score(part), interval(part), part))
+                recorded.append(percent_row(row, metric, score(part), explained_interval(part), part))
         (root / network).mkdir()
         write_recorded_rows(root / network, IDS, recorded)
     return {network: root / network for network in ("good", "poor")}
@@ -65,10 +66,10 @@ def test_the_page_pairs_them_too(folders: dict[str, Path]) -> None:
         for name in folders:
             chosen = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
             assert chosen is not None
-            assert (chosen.how, chosen.blocks) == (CROSS_FITTED, ("2",))
+            assert (chosen.selected, chosen.blocks) == (CROSS_FITTED, ("2",))
             assert chosen.ids == tuple(sorted(IDS))
             networks.append(NetworkScores(name, (chosen,)))
-        judgement = judged_scores(*networks)
-        assert judgement is not None
-        assert judgement.difference.n == 90
-        assert judgement.difference.p < 0.001
+        pair = compared_pair(*networks)
+        assert pair is not None
+        assert pair.judgement.difference.n == 90
+        assert pair.judgement.difference.p < 0.001
