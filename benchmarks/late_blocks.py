@@ -125,8 +125,13 @@ def cut(tokens: Tensor, grid: tuple[int, int], tau: float = TAU) -> TokenCuts:
 
 
 def same_cut(cuts: TokenCuts) -> float:
-    """Mean agreement of the cuts of two images, 0 (no relation) to 1 (every image is cut along the same line)."""
-    sides = np.sign(cuts.eigenvector)
+    """Mean agreement of the cuts of two images that have one, 0 (no relation) to 1 (all are cut along the same line).
+
+    nan of fewer than two such images.
+    """
+    sides = np.sign(cuts.eigenvector[cuts.is_cut])
+    if len(sides) < 2:
+        return float("nan")
     agreement = np.abs(sides @ sides.T) / sides.shape[1]
     return float((agreement.sum() - len(sides)) / (len(sides) * (len(sides) - 1)))
 

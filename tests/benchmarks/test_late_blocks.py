@@ -64,6 +64,18 @@ def test_keys_of_their_place_cut_every_image_alike_until_it_is_removed() -> None
     assert by_position(without_position(tokens), (3, 3)) == pytest.approx(0.0, abs=1e-4)
 
 
+def test_images_without_a_cut_agree_with_none() -> None:
+    columns = torch.arange(9) % 3
+    place = torch.nn.functional.one_hot((columns == 2).long(), 16).float()
+    alike = torch.ones(1, 9, 16)
+    cuts = cut(torch.cat([place[None], place[None], alike]), (3, 3))
+    assert cuts.is_cut.tolist() == [True, True, False]
+    assert same_cut(cuts) == pytest.approx(1.0)
+    assert np.isnan(same_cut(cut(alike, (3, 3))))
+    everywhere = Scenes([], [np.array([[0.0, 0.0, 24.0, 24.0]])], 24)
+    assert corloc(cut(alike, (3, 3)), 8, everywhere) == 0.0, "no box is a miss"
+
+
 def test_a_sink_draws_all_attention() -> None:
     even = reading(torch.zeros(2, 9, 16))
     assert sink(even, 1) == pytest.approx(1.0)
