@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.made_up import KINDS, blank, expected, images, row_of, unit
+from benchmarks.made_up import ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import miou_tables
 from benchmarks.pages import markdown_table
 from dinoskip.environment import describe
@@ -70,7 +70,7 @@ class Made:
     common: float = 0.5
     gained: float | None = None
     recorded: bool = True
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = ON_PAGES
     networks: int = 2
 
 
@@ -161,7 +161,7 @@ CASES: Sequence[tuple[str, Made]] = (
        Made(units, int(seeds[0]), kinds=(f"mIoU {classes}",)))
       for classes in (21, 150) for units in (6, 12) for seeds in ("1 seed", "3 seeds")),
     *((f"8 lines of {kind}, {units} units, {seeds}", Made(units, int(seeds[0]), kinds=(kind,), lines=_LINES))
-      for kind in ("J&F", "AP", "delta1", "RMSE") for units in (12, 30) for seeds in ("1 seed", "3 seeds")),
+      for kind in ("J&F", "AP", "delta1", "normals") for units in (12, 30) for seeds in ("1 seed", "3 seeds")),
     ("24 lines, 60 units, 1 seed", Made(60)),
     ("24 lines, 60 units, 3 seeds", Made(60, 3)),
     ("four networks against one, 60 units, 1 seed", Made(60, kinds=_PAIR, lines=_LINES, networks=5)),
@@ -197,7 +197,7 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         different.append([str(units), *cells[1]])
     return [
         f"Equal networks, the luck of a training one standard error: percent of pages of {_LINES} lines, of a kind "
-        f"each ({', '.join(KINDS)}), with a verdict, ± its standard error; percent of the differences' intervals that "
+        f"each ({', '.join(ON_PAGES)}), with a verdict, ± its standard error; percent of the differences' intervals that "
         "hold the difference (with one seed that of the two trainings); percent of lines without an interval.",
         "", *markdown_table(head, equal),
         "One network better by 5 standard errors of a difference, the luck of a training a third of one: percent of "
@@ -234,7 +234,7 @@ def special_table(pages: int, say: Callable[[str], None]) -> list[str]:
 SCORED: Sequence[tuple[str, str, float]] = (
     ("CorLoc 50 %", "CorLoc", 0.0), ("CorLoc 5 %", "CorLoc", -1.645), ("CorLoc 98 %", "CorLoc", 2.054),
     ("PCK", "PCK", 0.0), ("delta1, 8 % of the images fail", "delta1", 0.0), ("delta1, 2 % fail", "delta1", 0.649),
-    ("RMSE, lognormal", "RMSE", 0.0), ("J&F", "J&F", 0.0), ("J&F, high", "J&F", 1.5),
+    ("RMSE, lognormal", "RMSE", 0.0), ("J&F", "J&F", 0.0), ("J&F, high", "J&F", 1.5), ("normals, low", "normals", 0.0),
 )  # fmt: skip
 """Name, kind, and shift of the merit, of scores whose intervals are held against all images."""
 

@@ -65,6 +65,11 @@ def _delta(like: EvalResult, _: Images, merit: F64, rng: np.random.Generator) ->
     return scored_rows(like, (like.metric,), scores[:, None])[0]
 
 
+def _normals(like: EvalResult, _: Images, merit: F64, __: np.random.Generator) -> RecordedRow:
+    """Low shares with a few high ones."""
+    return scored_rows(like, (like.metric,), expit(2 * merit - 3)[:, None])[0]
+
+
 def _rmse(like: EvalResult, _: Images, merit: F64, __: np.random.Generator) -> RecordedRow:
     """Lognormal, the deviation of the logs 1."""
     return scored_rows(like, (like.metric,), np.exp(-merit)[:, None])[0]
@@ -124,9 +129,12 @@ KINDS: Mapping[str, Kind] = {
     "mIoU 150": Kind("mIoU", "probe", _miou),
     "J&F": Kind("J&F", "video", _jf),
     "delta1": Kind("delta1", "depth", _delta),
+    "normals": Kind("within 11.25", "normals", _normals),
+    "AP": Kind("AP50", "objects", _ap),
     "RMSE": Kind("RMSE", "depth", _rmse),
-    "AP": Kind("AP", "objects", _ap),
 }
+ON_PAGES = tuple(kind for kind in KINDS if kind != "RMSE")
+"""Kinds whose metric is a task's headline: only these are compared on pages."""
 
 
 def row_of(kind: str, shown: Images, merit: F64, rng: np.random.Generator, like: EvalResult) -> RecordedRow:

@@ -125,14 +125,8 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
         found = explained_interval(values, errors=errors)
         low, high = map(float, np.clip(scale * np.array(found.ends), *range_of(name)))
         mean = float(np.nanmean(scale * values)) if there.any() else float("nan")
-        about: dict[str, Any] = {
-            "value": mean,
-            "low": low,
-            "high": high,
-            "n": int(there.sum()),
-            "no_interval": found.why,
-        }
-        rows.append(RecordedRow(replace(template, metric=name, **about), scale * values / 100))
+        row = replace(template, metric=name, value=mean, low=low, high=high, n=int(there.sum()), no_interval=found.why)
+        rows.append(RecordedRow(row, scale * values / 100))
     return rows
 
 

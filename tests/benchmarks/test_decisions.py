@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.decisions import BEGIN, END, Made, claimed, power_table, rates, score_coverage, write_tables
-from benchmarks.made_up import KINDS, blank, expected, images, row_of, unit
+from benchmarks.decisions import BEGIN, END, Made, claimed, page, power_table, rates, score_coverage, write_tables
+from benchmarks.made_up import KINDS, ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import coverage, population, rejected
 
 PAIR = ("CorLoc", "PCK")
@@ -40,6 +40,12 @@ def test_pages_of_few_images_and_many_classes_have_no_verdict(classes: int, unit
     found = rates(Made(units, 1, 0.0, lines=8, kinds=(f"mIoU {classes}",)), 20)
     assert found.pages <= 100 * 4 / 20
     assert found.coverage >= 90 if classes == 21 else found.without > 80
+
+
+def test_measures_of_every_kind_have_a_line_on_the_page() -> None:
+    lines = page(Made(12, 1, lines=len(ON_PAGES)), np.random.default_rng(0))
+    assert len(lines) == len(ON_PAGES) == 8
+    assert {line.benchmark.task for line in lines} > {"probe", "video", "depth", "normals", "objects"}
 
 
 def test_a_gap_from_before_training_is_no_verdict_and_one_that_was_learnt_is() -> None:
