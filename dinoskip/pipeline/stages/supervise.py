@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from dinoskip.arithmetic import kernels
 from dinoskip.config import settings_for_key
 from dinoskip.console import read_metrics
 from dinoskip.fields import Name
@@ -104,6 +105,7 @@ def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list
     state, model, _ = load_weights(exported_weights(final))
     depth = model.blocks
     about = {"task": "classify", "block": str(depth), "depth": depth, "weights": hash_weights(state), **known}
+    about["kernels"] = kernels()
     return [EvalResult(metric=metric, value=measured[metric], **about) for metric in ("top1", "top5")]
 
 
