@@ -30,6 +30,8 @@ TEACHER = MappingProxyType({1: "A", 2: "A", 3: "B", 4: "C", 5: "B", 6: "A"})
 """Whose teacher comes back from a slot: two ViT-S in float16 are more than a machine's answer may hold."""
 TRAIN_SECONDS = 150.0
 """Seconds of steps of one training: as many epochs as fit in them of the slowest arm."""
+WARMUP = 5
+"""Epochs of warm-up in the configuration; a quarter of the training where that is no longer."""
 LATE = range(8, 13)
 DEAD = 0.5
 """Share of complete graphs in :data:`LATE` blocks above which an arm's features are dead."""
@@ -125,6 +127,7 @@ def overrides(data: Path, work: Path, slot: int, epochs: int, *, toy: bool) -> l
         "name": f"slot{slot}",
         "variants.seeds": f"[{seed_of(slot)}]",
         "pretrain.epochs": str(epochs),
+        **({"pretrain.warmup_epochs": f"{epochs / 4:g}"} if epochs <= WARMUP else {}),
         "data.imagenette.root": str(data / "imagenette"),
         "data.boxed.root": str(data / "boxed"),
         "data.voc_mini.root": str(data / "masks"),

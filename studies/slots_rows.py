@@ -22,7 +22,7 @@ ROWS_MIB = 4.0
 """Most MiB of a slot's rows and records."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     """Rows with what each image contributes, the card (epochs, rates, pieces, machine), and what was looked at."""
 

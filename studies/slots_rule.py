@@ -11,9 +11,11 @@ nothing.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,6 +42,7 @@ HALF_OF_PAPER = MappingProxyType({"P1": 10.6, "P2": 3.0})
 """Half of what the paper reports with AdamW, in points: CorLoc VOC2012 32.3 to 53.5, mIoU 56.3 to 62.3."""
 LATE_MEAN = range(5, 13)
 PLAIN_TAU = 0.2
+_POSITIONS = re.compile(r", positions (\w+)")  # how a protocol says that position was taken out before the cut
 Entries = Sequence[RecordedRow]
 
 
@@ -62,7 +65,8 @@ def cuts(entries: Entries, facet: str = "key", positions: str = "keep") -> dict[
         row, protocol = entry.row, CutProtocol.parse(entry.row.protocol)
         if protocol is None or row.metric != "CorLoc" or row.facet != facet or not row.block.isdigit():
             continue
-        if (protocol.tau, protocol.centred, getattr(protocol, "positions", "keep")) == (PLAIN_TAU, False, positions):
+        way = _POSITIONS.search(row.protocol)
+        if (protocol.tau, protocol.centred, way[1] if way else "keep") == (PLAIN_TAU, False, positions):
             found[int(row.block)] = entry
     return dict(sorted(found.items()))
 
@@ -108,7 +112,7 @@ PRIMARY: Mapping[str, Primary] = MappingProxyType(
 # --- the rule ----------------------------------------------------------------------------------------
 
 
-def tested(seeds: int) -> list[tuple[str, str]]:
+def pairs_of(seeds: int) -> list[tuple[str, str]]:
     """Which contrasts on which measures may be tested with so many seeds of every arm."""
     if seeds < 3:
         return []
@@ -120,8 +124,7 @@ def complete(slots: Sequence[Slot]) -> list[Slot]:
     return [
         slot
         for slot in slots
-        if slot.number in SLOTS
-        and all(primary.of(slot.of(arm)) is not None for arm in ARMS for primary in PRIMARY.values())
+        if slot.number in SLOTS and all(score_of(slot, arm, measure) is not None for arm in ARMS for measure in PRIMARY)
     ]
 
 
@@ -142,9 +145,15 @@ def baseline(slots: Sequence[Slot], measure: str, name: str = BASELINE) -> float
     return None
 
 
+@cache
+def score_of(slot: Slot, arm: str, measure: str, *, trained: bool = True) -> Estimate | None:
+    """Return an arm's score on a primary measure in a slot; None where it was not measured."""
+    return PRIMARY[measure].of(slot.of(arm, trained=trained))
+
+
 def scores(slots: Sequence[Slot], arm: str, measure: str, *, trained: bool = True) -> list[Estimate]:
     """One estimate a slot that has it."""
-    found = (PRIMARY[measure].of(slot.of(arm, trained=trained)) for slot in slots)
+    found = (score_of(slot, arm, measure, trained=trained) for slot in slots)
     return [score for score in found if score is not None]
 
 
@@ -163,7 +172,7 @@ class Comparison:
 def compare(slots: Sequence[Slot]) -> list[Comparison]:
     """Return the comparisons that the number of seeds allows, decided or not."""
     own = complete(slots)
-    pairs = tested(len(own))
+    pairs = pairs_of(len(own))
     found = [difference(scores(own, arm, name), scores(own, "A", name)).in_points for arm, name in pairs]
     adjusted = holm([one.p for one in found])
     comparisons = []
