@@ -2,13 +2,15 @@
 
 python -m studies.slots_look NAME=WEIGHTS ... --data FOLDER --out DIR [--size 224] [--images 128]
 
-On the photographs with boxes, as squares. ``look.csv`` has a row for each network and measure and a column for each
-block; ``pca.png`` the first three components of the last block's output, a row a network.
+WEIGHTS may be a pattern; networks without a file are left out. On the photographs with boxes, as squares. ``look.csv``
+has a row for each network and measure and a column for each block; ``pca.png`` the first three components of the last
+block's output, a row a network.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.pages import read_csv, write_csv
+from dinoskip.console import log
 from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.distributed import choose_device
 from dinoskip.features.transform import Normalise, Transform, load_pixels
@@ -64,7 +67,7 @@ def strip(tokens: Tensor, grid: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the networks that are not in the file yet."""
+    """Measure the networks that have weights; 1 if none has."""
     parser = argparse.ArgumentParser(prog="python -m studies.slots_look")
     parser.add_argument("networks", nargs="+", metavar="NAME=WEIGHTS")
     parser.add_argument("--data", type=Path, required=True, help="folder of images")
@@ -77,8 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = sorted(args.data.glob("*.webp"))
     chosen = [files[i] for i in np.linspace(0, len(files) - 1, min(args.images, len(files))).astype(int)]
     for text in args.networks:
-        name, _, weights = text.partition("=")
-        backbone = load_backbone(f"weights:{weights}", device=device)
+        name, _, pattern = text.partition("=")
+        if not (weights := sorted(glob.glob(pattern))):
+            log.warning("slot: %s: no file of weights, not looked at", pattern)
+            continue
+        backbone = load_backbone(f"weights:{weights[-1]}", device=device)
         images = [load_pixels(Transform(size=args.size), path, backbone.patch_size) for path in chosen]
         grid = (args.size // backbone.patch_size, args.size // backbone.patch_size)
         tokens = read(backbone, images, args.size)
@@ -86,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             cells = {str(block): f"{value:.4g}" for block, value in by_block.items()}
             rows.append({"network": name, "measure": measure, **cells})
         strips.append(strip(tokens["out"][backbone.depth], grid))
+    if not rows:
+        return 1
     args.out.mkdir(parents=True, exist_ok=True)
     write_csv(args.out / LOOK, list(rows[0]), rows)
     Image.fromarray(np.concatenate(strips)).save(args.out / STRIP)
