@@ -34,7 +34,7 @@ from eval.tokencut import TokenCutConfig
 from studies import slots_arms, slots_data, slots_first, slots_look, slots_steps
 from studies.slots_arms import ARMS, PLAN, RATE_EPOCHS, RATES, RESULTS, SLOTS, TEACHER, Plan, read_plan
 from studies.slots_page import write_page
-from studies.slots_rows import CARD, ROWS_MIB, gather, join_shards, mib_of, read_slot, write_shards
+from studies.slots_rows import CARD, ROWS_MIB, gather, join_shards, mib_of, opened, read_slot, write_shards
 from studies.slots_run import Deadline, Piece, Progress, run_pieces
 
 RESERVE = 20.0
@@ -145,8 +145,8 @@ def first(commands: Commands) -> tuple[list[Piece], Networks]:
     rates = sorted(RATES, key=lambda rate: rate != slots_first.MIDDLE)
     optimizers = [slots_arms.optimizer("adamw", rate) for rate in RATES]
     place, steps = commands.place, commands.study / "steps"
-    arguments = ("-m", "studies.slots_steps", "--out", str(steps), "--device", place.device)
-    arguments += ("--toy",) if place.toy else ("--seconds", "105")
+    more = ("--toy",) if place.toy else ("--seconds", "105")
+    arguments = ("-m", "studies.slots_steps", "--out", str(steps), "--device", place.device, *more)
     pieces = [Piece("steps", arguments, 120.0, TRAIN_LEAST, "seconds of an epoch: no plan can be made")]
     for rate in rates:
         own = Networks([slots_first.network(arm, rate) for arm in ARMS], optimizers, epochs)
@@ -169,7 +169,7 @@ def later(commands: Commands, plan: Plan) -> tuple[list[Piece], Networks]:
     networks = Networks([plan.variant(arm, slot) for arm in ARMS], optimizers, plan.epochs)
     pieces.append(commands.evaluate("evaluate", networks, lost="both primary measures: the slot counts in no test"))
     pieces += [*commands.without_positions(networks), commands.starts(networks), commands.look(networks)]
-    if not any((RESULTS / "slot1").glob("*")):
+    if not (RESULTS / "slot1.tar.gz").is_file():
         pieces.append(commands.baselines(networks))
     return pieces, networks
 
@@ -255,13 +255,14 @@ def teacher(commands: Commands, networks: Networks) -> list[str]:
 
 
 def add(archives: Sequence[Path]) -> None:
-    """Unpack slots that came back into the results, slot 1's plan as the plan of all; write the page."""
+    """Keep the archives of slots that came back, slot 1's plan as the plan of all; write the page."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
     for archive in archives:
-        with tarfile.open(archive) as stream:
-            stream.extractall(RESULTS, filter="data")
-    plan = RESULTS / "slot1" / PLAN.name
-    if plan.is_file():
-        shutil.copyfile(plan, PLAN)
+        with opened(archive) as folder:  # one that cannot be read is not kept
+            slot = read_slot(folder)
+            if (folder / PLAN.name).is_file():
+                shutil.copyfile(folder / PLAN.name, PLAN)
+        shutil.copyfile(archive, RESULTS / f"slot{slot.number}.tar.gz")
     write_page()
 
 

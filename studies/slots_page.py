@@ -59,7 +59,7 @@ def page(slots: Sequence[Slot]) -> str:
         "*At the paper's own width (384), objective (DINO) and optimizer (AdamW): are late blocks alive, and are "
         "TokenCut and linear segmentation better without skips?* ViT-S/16 on 9,469 photographs of Imagenette at 160 "
         "pixels, crops 2 × 160 + 6 × 64, batch 256, bfloat16 (`configs/results/slot.yaml`). This page is written by "
-        "`python -m studies.slots page` from the rows in `docs/results/slots`.",
+        "`python -m studies.slots page` from what came back, `docs/results/slots`.",
         "",
         f"**{counted}.** {allowed(slots)} Below four slots nothing is decided.",
         "",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dinoskip.errors import DataError, guard
 from dinoskip.files import MANIFEST, load_tensors, read_json, save_tensors
 from dinoskip.records import ROWS, RecordedRow, read_records, write_recorded_rows
 from dinoskip.results import rows_in
@@ -88,9 +92,27 @@ def read_slot(folder: Path) -> Slot:
     return Slot(int(card["slot"]), recorded, card, read_look(folder))
 
 
+@contextmanager
+def opened(archive: Path) -> Iterator[Path]:
+    """The folder of a slot, unpacked for as long as it is read; :class:`DataError` for what is no slot's archive."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        with guard(archive, "archive of a slot"), tarfile.open(archive) as stream:
+            stream.extractall(scratch, filter="data")
+        found = next(Path(scratch).glob(f"*/{CARD}"), None)
+        if found is None:
+            raise DataError(
+                f"{archive}: holds no {CARD}: not a slot's archive", "studies.slots run writes slotN.tar.gz"
+            )
+        yield found.parent
+
+
 def read_slots(folder: Path) -> list[Slot]:
-    """All slots below a folder, by number."""
-    return sorted((read_slot(path.parent) for path in folder.glob(f"*/{CARD}")), key=lambda slot: slot.number)
+    """All slots whose archives lie in a folder, by number."""
+    slots = []
+    for archive in folder.glob("slot*.tar.gz"):
+        with opened(archive) as unpacked:
+            slots.append(read_slot(unpacked))
+    return sorted(slots, key=lambda slot: slot.number)
 
 
 # --- teachers ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.steps import SKIPLESS, Given
 from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
-from dinoskip.training import PretrainJob
+from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
@@ -60,6 +60,7 @@ def take(what: PretrainJob, device: torch.device, *, fast: bool = False) -> Take
     generator = torch.Generator().manual_seed(0)
     counts = ((2 * BATCH, 64), (4 * BATCH, 32))
     views = [torch.randn(count, 3, side, side, generator=generator).to(device) for count, side in counts]
+    assert isinstance(what.pretrain, DinoConfig)  # the default objective
     dino, here, loader = DINO(what, what.pretrain, 10, device), World(0, 1, device), Given(views)
     if fast:
         compiler = Compiler()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, get_args
 
 import torch
@@ -98,7 +98,7 @@ def by_image(kit: Kit, images: ImageFolder, workers: int) -> None:
     size, batch = sizes(kit), 4 if kit.tiny else 64
     dataset = PerImage(images, per_image_pipeline(size.large, size.small, size.num_local))
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Generator[Any]:
         while True:
             yield from torch.utils.data.DataLoader(dataset, batch, num_workers=workers, pin_memory=kit.cuda)
 

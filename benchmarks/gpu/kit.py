@@ -87,7 +87,7 @@ class Kit:
             action()
             end.record()
         self.sync()
-        return statistics.median(start.elapsed_time(end) for start, end in marks)
+        return float(statistics.median(start.elapsed_time(end) for start, end in marks))
 
     def wall_ms(self, action: Callable[[], object], repeats: int = 10, warm: int = 3) -> float:
         """Mean milliseconds of calls that follow one another without a wait: what a loop gets."""
@@ -158,7 +158,7 @@ class Kit:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _clocked(action: Callable[[], object]) -> float:

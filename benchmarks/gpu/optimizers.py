@@ -33,8 +33,8 @@ def network(kit: Kit) -> nn.Module:
     size = sizes(kit)
     net = nn.Module()
     net.backbone = create_model(size.model, depth=size.depth, img_size=size.large).to(kit.device)
-    small = {"hidden_dim": 64, "bottleneck_dim": 32} if kit.tiny else {}
-    net.head = DINOHead(size.dim, size.out, **small).to(kit.device)
+    inner = (64, 32) if kit.tiny else (2048, 256)
+    net.head = DINOHead(size.dim, size.out, hidden_dim=inner[0], bottleneck_dim=inner[1]).to(kit.device)
     for parameter in net.parameters():
         parameter.grad = torch.randn_like(parameter)
     return net
@@ -65,6 +65,12 @@ def one_by_one(a: Tensor) -> Tensor:
     return torch.stack([torch.linalg.qr(x).Q for x in a])
 
 
+def batched(a: Tensor) -> Tensor:
+    """Q of all matrices by one call of torch's QR."""
+    q: Tensor = torch.linalg.qr(a).Q
+    return q
+
+
 def cholesky(a: Tensor) -> Tensor:
     """Q by three rounds of Cholesky QR in float64, columns scaled first: products and triangular solves alone."""
     q = a.double()
@@ -73,13 +79,14 @@ def cholesky(a: Tensor) -> Tensor:
     for shift in (1e-12, 0.0, 0.0):  # the shift keeps the first factor positive definite (Fukaya et al. 2020)
         lower, _ = torch.linalg.cholesky_ex(q.mT @ q + shift * eye)
         q = torch.linalg.solve_triangular(lower.mT, q, upper=True, left=False)
-    return q.float()
+    out: Tensor = q.float()
+    return out
 
 
 WAYS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "ours": orthonormal,
     "torch, one by one": one_by_one,
-    "torch, batched": lambda a: torch.linalg.qr(a).Q,
+    "torch, batched": batched,
     "Cholesky, float64, batched": cholesky,
 }
 

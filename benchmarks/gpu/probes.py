@@ -61,7 +61,7 @@ def neighbours(kit: Kit) -> None:
 
     def plain() -> None:
         for block in range(blocks):
-            for part in unit_q[block].split(1024):
+            for part in torch.split(unit_q[block], 1024):
                 (part @ unit_x[block].T).topk(min(20, known))
 
     name = f"k-NN of {blocks} blocks, {asked} queries among {known}"

@@ -220,7 +220,8 @@ class PublicDino:
     @torch.no_grad()
     def _average(self) -> None:
         """Move the teacher by 0.4 % towards the student."""
-        student, teacher = list(self.student.parameters()), list(self.teacher.parameters())
+        student: list[Tensor] = list(self.student.parameters())
+        teacher: list[Tensor] = list(self.teacher.parameters())
         if self.style.modern:
             torch._foreach_lerp_(teacher, student, 0.004)
             return

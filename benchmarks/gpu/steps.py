@@ -12,12 +12,12 @@ from torch import Tensor
 
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.public_dino import PublicDino, Shape, Style
-from dinoskip.data.loader import Batch
+from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.distributed import World
 from dinoskip.environment import matmul_gflops
 from dinoskip.optim import build_optimizer
 from dinoskip.pipeline.estimate.costs import image_flops
-from dinoskip.training import PretrainJob
+from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
@@ -70,8 +70,8 @@ class Made:
     compiler: Compiler | None = None
 
 
-class Given:
-    """A loader of one batch whose views are given."""
+class Given(BatchLoader):
+    """A loader of one batch whose views are given: nothing is read."""
 
     def __init__(self, views: list[Tensor]) -> None:
         self.given, self.batch = views, Batch(torch.zeros(1, dtype=torch.int64), {})
@@ -100,6 +100,7 @@ def ours(kit: Kit, batch: int, asked: Asked, size: Sizes | None = None) -> Made:
     }  # fmt: skip
     model = {"name": size.model, "img_size": size.large, "depth": size.depth, "drop_path": 0, **asked.model}
     job = PretrainJob.model_validate({"model": model, "pretrain": recipe, "optimizer": dict(asked.optimizer)})
+    assert isinstance(job.pretrain, DinoConfig)  # the default objective
     dino = DINO(job, job.pretrain, 100, kit.device)
     here, compiler = World(0, 1, kit.device), None
     if asked.compiled:

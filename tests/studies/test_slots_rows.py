@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from dinoskip.errors import DataError
 from dinoskip.files import load_tensors, save_tensors, write_json, write_manifest
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from studies.slots_rows import CARD, gather, join_shards, mib_of, read_slots, write_shards
+from studies.slots_rows import CARD, gather, join_shards, mib_of, opened, read_slots, write_shards
 from tests.helpers.slots import EPOCHS, network
 
 IDS = ("x", "y", "z")
@@ -43,7 +45,9 @@ def test_rows_of_finished_stages_are_gathered_once_and_read_again(tmp_path: Path
     assert gather(study, folder) == 4
     networks = {arm: network(arm, 2) for arm in "ABC"}
     write_json(folder / CARD, {"slot": 2, "epochs": EPOCHS, "networks": networks})
-    (one,) = read_slots(tmp_path / "rows")
+    with tarfile.open(tmp_path / "slot2.tar.gz", "w:gz") as stream:
+        stream.add(folder, "slot2")
+    (one,) = read_slots(tmp_path)
     assert one.number == 2
     assert {e.row.model for e in one.recorded if e.row.task == "tokencut"} == {
         network("A", 2), network("B", 2), "baseline: random patch"
@@ -53,6 +57,15 @@ def test_rows_of_finished_stages_are_gathered_once_and_read_again(tmp_path: Path
     assert mine.values.tolist() == [1, 0, 0]
     assert one.of("A", trained=False) == []
     assert mib_of(folder) < 1
+
+
+def test_what_is_no_archive_of_a_slot_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.tar.gz").write_text("no archive")
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz") as stream:
+        stream.add(tmp_path / "text.tar.gz", "slot2/text")
+    for name in ("text", "empty"):
+        with pytest.raises(DataError, match=name), opened(tmp_path / f"{name}.tar.gz"):
+            pass
 
 
 def test_a_teacher_comes_back_in_shards_below_the_limit(tmp_path: Path) -> None:
