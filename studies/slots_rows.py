@@ -20,6 +20,7 @@ from dinoskip.results import rows_in
 from studies.slots_look import read_look
 
 CARD = "slot.json"
+_LEFT_OUT = ("mAcc", "aAcc")
 SHARD_MIB = 14.5
 """Most MiB of a shard of a teacher: a file that comes back from the machine may have 16."""
 ROWS_MIB = 4.0
@@ -59,14 +60,15 @@ def published(study: Path) -> Iterator[Path]:
 def gather(study: Path, out: Path) -> int:
     """Write the rows of all finished stages with their records below ``out``; return how many there are.
 
-    Rows that several stages have alike (baselines) are written once, mean accuracies not at all.
+    Rows that several stages have alike (baselines) are written once. Left out are accuracies of probes, and scores that
+    were chosen on what they report.
     """
     groups: dict[tuple[str, str, tuple[str, ...]], dict[str, RecordedRow]] = {}
     for folder in published(study):
         records = read_records(folder)
         ids = next((found.ids for found in records.values()), ())
         for row in rows_in(folder):
-            if row.metric == "mAcc":
+            if row.metric in _LEFT_OUT or row.note:
                 continue
             values = records[row].values if row in records else None
             name = json.dumps(row.plain(), sort_keys=True)

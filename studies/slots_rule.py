@@ -72,12 +72,13 @@ def cuts(entries: Entries, facet: str = "key", positions: str = "keep") -> dict[
 
 
 def probes(entries: Entries, dataset: str) -> dict[int, RecordedRow]:
-    """mIoU rows of single blocks of a probe."""
+    """mIoU rows of single blocks of a probe, of the head chosen on held-out images; not the best on validation's."""
     return {
         int(entry.row.block): entry
         for entry in entries
         if (entry.row.task, entry.row.metric, entry.row.dataset) == ("probe", "mIoU", dataset)
         and entry.row.block.isdigit()
+        and not entry.row.note
     }
 
 

@@ -39,7 +39,8 @@ def test_rows_of_finished_stages_are_gathered_once_and_read_again(tmp_path: Path
     stage(study, "tokencut/a", [own, floor])
     stage(study, "tokencut/b", [other, floor])
     stage(study, "tokencut/c", [replace(own, row=replace(row, model="unfinished"))], done=False)
-    stage(study, "probe/a", [accuracy, nothing])
+    best = RecordedRow(replace(nothing.row, value=99.0, note="best on validation"))
+    stage(study, "probe/a", [accuracy, nothing, best])
     stage(study, "probe/b", [nothing])
     folder = tmp_path / "rows" / "slot2"
     assert gather(study, folder) == 4
