@@ -39,7 +39,8 @@ def test_the_committed_list_is_of_ten_classes(tmp_path: Path) -> None:
 
 def picture(path: Path, size: tuple[int, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((size[1], size[0], 3), 90, np.uint8)).save(path)
+    blocks = np.random.default_rng(len(path.name) + size[0]).integers(0, 256, (7, 9, 3), np.uint8)
+    Image.fromarray(blocks).resize(size, Image.Resampling.BICUBIC).save(path)
 
 
 def made_sources(root: Path, images: int = 1) -> Sources:
