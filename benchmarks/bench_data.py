@@ -61,7 +61,10 @@ class Blur:
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2)))
 
 
-def per_image_pipeline() -> Callable[[Image.Image], list[torch.Tensor]]:
+def per_image_pipeline(
+    large: int = 224, small: int = 96, num_local: int = 8
+) -> Callable[[Image.Image], list[torch.Tensor]]:
+    """Views of an image as public code makes them, two of ``large`` pixels, then ``num_local`` of ``small``."""
     colour = [
         transforms.RandomHorizontalFlip(),
         transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
@@ -74,10 +77,10 @@ def per_image_pipeline() -> Callable[[Image.Image], list[torch.Tensor]]:
         crop = transforms.RandomResizedCrop(size, scale=scale, interpolation=bicubic)
         return transforms.Compose([crop, *colour, *extra, *normal])
 
-    first = view(224, (0.4, 1.0), Blur(1.0))
-    second = view(224, (0.4, 1.0), Blur(0.1), transforms.RandomSolarize(128, 0.2))
-    local = view(96, (0.05, 0.4), Blur(0.5))
-    return lambda image: [first(image), second(image), *(local(image) for _ in range(8))]
+    first = view(large, (0.4, 1.0), Blur(1.0))
+    second = view(large, (0.4, 1.0), Blur(0.1), transforms.RandomSolarize(128, 0.2))
+    local = view(small, (0.05, 0.4), Blur(0.5))
+    return lambda image: [first(image), second(image), *(local(image) for _ in range(num_local))]
 
 
 def baseline(images: ImageFolder, batches: int) -> None:
