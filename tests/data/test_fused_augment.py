@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.augmentation_traffic import compiled_traffic
 from dinoskip.data.augment import augment, view_parameters
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.data.fused_augment import fused_augment, fused_parameters
+from dinoskip.data.fused_augment import FusedAugment, fused_augment, fused_parameters
 from dinoskip.data.multicrop import MultiCropTransform
 from tests.helpers.crops import crops, vectors
 
@@ -45,6 +48,18 @@ def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
     assert [record.getMessage() for record in caplog.records] == [
         "the augmentation is not compiled and slower: no Triton here"
     ]
+
+
+def test_under_a_dispatch_mode_which_torch_does_not_compile_for_it_is_the_plain_one() -> None:
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    batch, parameters, way = crops(2, 16), vectors(2, FLIP=1), FusedAugment()
+    with Passing():
+        ours = way(batch, parameters)
+    assert torch.equal(ours, augment(batch, parameters))
+    assert not way.works
 
 
 @pytest.mark.gpu
