@@ -100,6 +100,7 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it. Commands with ``--accept`` are stopped by doubtful data."""
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
+    device = study.device if device == "auto" else device
     accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
     return study, variants, study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
@@ -158,7 +159,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         rows = [
             {
                 **vars(cost),
-                "gpu_hours": cost.hours(estimates.CARDS[args.card]),
+                "gpu_hours": cost.hours(args.card),
                 "hours_here": cost.work * measured[cost.kind] / 3600 if cost.kind in measured else None,
                 "known": "measured" if cost.kind in measured else "not measured",
             }
