@@ -170,6 +170,9 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
     print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
     rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
+    asked = study.evaluate.precision
+    auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""
+    print(f"Frozen networks compute in {study.precision}{auto}")
     print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
@@ -182,7 +185,7 @@ def report(args: Args) -> int:
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
     there = report_without_missing(runner.planner, runner.plan())
-    runner = study_runner(study, variants, there, device=args.device, workers=args.workers)
+    runner = study_runner(study, variants, there, device=runner.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

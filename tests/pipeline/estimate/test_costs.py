@@ -12,7 +12,7 @@ from dinoskip.config import RawConfig
 from dinoskip.errors import DataError, DiskFull
 from dinoskip.files import write_json
 from dinoskip.flops import dino_step_flops
-from dinoskip.pipeline.estimate.costs import CARDS, HEADER, Cost, costs, lines, measured_rates, peak_disk
+from dinoskip.pipeline.estimate.costs import HEADER, Cost, costs, lines, measured_rates, peak_disk
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import order
 from dinoskip.pipeline.sections import StorageRules
