@@ -34,7 +34,9 @@ from dinoskip.results import EvalResult, rows_in
 Key = tuple[str, ...]
 
 
-def rows_of(case: Case, spec: str, samples: Path, images: int, out: Path, precision: str, device: str) -> list[EvalResult]:
+def rows_of(
+    case: Case, spec: str, samples: Path, images: int, out: Path, precision: str, device: str
+) -> list[EvalResult]:
     """Rows of a case's network in a precision; float32 and another share what does not depend on it."""
     data = dict(case.data)
     if "root" in data:

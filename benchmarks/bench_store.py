@@ -93,15 +93,13 @@ def main() -> None:
             times = written(folder, args.images, threads)
         finally:
             shutil.rmtree(folder)
+        export = [times[name] for name in ("lay out", "write", "publish")]
+        times["all of writing"] = (sum(wall for wall, _ in export), sum(cpu for _, cpu in export))
         for name, (wall, cpu) in times.items():
             print(
                 f"{threads} threads, {name:20s} {args.images / wall:8.0f} images/s {gigabytes / wall:6.2f} GB/s"
                 f" {1e3 * cpu / args.images:6.2f} ms of a processor an image"
             )
-        export = [times[name] for name in ("lay out", "write", "publish")]
-        wall, cpu = (sum(values) for values in zip(*export, strict=True))
-        print(f"{threads} threads, {'all of writing':20s} {args.images / wall:8.0f} images/s {gigabytes / wall:6.2f} GB/s"
-              f" {1e3 * cpu / args.images:6.2f} ms of a processor an image")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-
 Precision = Literal["fp32", "tf32", "bf16"]
 """Of the passes of a frozen network: float32, float32 with TF32's 10 bits in products on CUDA, or bfloat16 autocast."""
 
@@ -34,7 +33,7 @@ _before: list[str] = []  # settings of the process, cuBLAS, the CPU and cuDNN's 
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Inside, float32 products and convolutions are float32: neither TF32 nor bfloat16, whose 7 to 10 bits move results.
+    """Inside, float32 products and convolutions are float32, not TF32 or bfloat16, whose 7 to 10 bits move results.
 
     The setting is one of the whole process, so threads may be inside together: the last that leaves puts it back.
     """

@@ -113,7 +113,7 @@ class FileContent:
 
 
 def contents(locations: Sequence[ArrayLocation]) -> list[FileContent]:
-    """Read through the files of arrays, some at a time by threads; each once a process, as long as it stays as it is."""
+    """Read through the files of arrays, some at a time by threads; each once a process, while it stays as it is."""
     with ThreadPoolExecutor(max(1, min(VERIFIED_TOGETHER, len(locations)))) as pool:
         return list(pool.map(_content_of, locations))
 

@@ -184,7 +184,7 @@ class StoreWriter:
         self._flushed = time.monotonic()
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
-        """Have ``values``, contiguous, as stored and left alone, written over rows ``row`` and following of an array."""
+        """Have ``values``, contiguous, as stored and not changed later, written over rows ``row`` and following."""
         self._given.append((name, self._thread_of[name].submit(self._files[name].write, row, values)))
 
     def finish(self, batch: int) -> None:
@@ -254,8 +254,7 @@ class StoreWriter:
         mine = list(self._files.values())[part::parts]
         with ThreadPoolExecutor(len(self._threads)) as pool:
             return {
-                file.place.path.name: found
-                for file, found in zip(mine, pool.map(_RowFile.sha256, mine), strict=True)
+                file.place.path.name: found for file, found in zip(mine, pool.map(_RowFile.sha256, mine), strict=True)
             }
 
     def publish(self, out: Path, manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> None:

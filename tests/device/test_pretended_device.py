@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from tests.helpers.pretended_device import CUDA, DeviceMix, PretendedDevice, StreamRace
 
 
-
 @pytest.fixture
 def device() -> Iterator[PretendedDevice]:
     with PretendedDevice() as there:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.device.paths import PATHS, Reading, measure
 from tests.device.table import STATED, Stated, chosen_device

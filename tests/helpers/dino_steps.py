@@ -16,7 +16,10 @@ from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
 
 BATCH, SIDE, LOCAL, NUM_LOCAL = 4, 32, 16, 2
-OPTIMIZERS: dict[str, dict[str, Any]] = {"adamw": {"name": "adamw"}, "soap": {"name": "soap", "precondition_frequency": 2}}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"name": "adamw"},
+    "soap": {"name": "soap", "precondition_frequency": 2},
+}
 """Settings of each optimizer that is followed; SOAP's bases are refreshed in every second of so few steps."""
 
 

@@ -140,7 +140,7 @@ def _count_kernel(meter: Meter, func: Any, inputs: list[Tensor], outputs: list[T
 
 def _indexes_by_mask(name: str, inputs: list[Tensor]) -> bool:
     indexed = name in {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-    if indexed and name != "aten::index" and inputs[-1].numel() == 1:  # torch fills by the mask; from 2.15 on already above here
+    if indexed and name != "aten::index" and inputs[-1].numel() == 1:  # torch fills by the mask; 2.15 says so
         return False
     return indexed and any(tensor.dtype in {torch.bool, torch.uint8} for tensor in inputs[1:])
 

@@ -192,8 +192,9 @@ def overlapping(here: World, out: str) -> None:
     assert events.index("exchange") < graphs[-1]
     mean = torch.stack(losses)
     dist.all_reduce(mean)
+    gradient = student.backbone.blocks[0].mlp.fc1.weight.grad
     if here.is_main:
-        save_tensors(Path(out), {"losses": mean / here.size, "gradient": student.backbone.blocks[0].mlp.fc1.weight.grad})
+        save_tensors(Path(out), {"losses": mean / here.size, "gradient": gradient})
 
 
 def noted(events: list[str], graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:

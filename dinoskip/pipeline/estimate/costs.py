@@ -35,7 +35,7 @@ CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 SLOWER: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {"a100": {"bf16": 1.0, "tf32": 2.0, "fp32": 16.0}, "h100": {"bf16": 1.0, "tf32": 2.0, "fp32": 989 / 67}}
 )
-"""How many times the bfloat16 rate the others' of :data:`CARDS` are: 156 and 19.5, 494.5 and 67 TFLOP/s, same sheets."""
+"""By what the rates of :data:`CARDS` are divided: TF32 156 and 494.5, float32 19.5 and 67 TFLOP/s, same data sheets."""
 UTILISATION = 0.4
 """Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
 _VALUE = 2  # bytes of a float16 feature
