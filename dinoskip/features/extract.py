@@ -119,10 +119,16 @@ def _export(
         with closing(StoreWriter(work, plan, group.rank, threads)) as writer:
             _share(backbone, plan, writer, todo, threads, group)
             group.gather(None)  # all rows of all ranks are on disk
+            group.on_main(lambda: _check(lock))
             hashes = group.gather(writer.hashes(group.rank, group.size))
             group.on_main(lambda: _publish(writer, lock, out, plan, hashes))
         if group.rank == 0:
             _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, group)
+
+
+def _check(lock: DirectoryLock | None) -> None:
+    if lock is not None:
+        lock.check()  # rows went to open files, which a removed directory would have taken with it
 
 
 def _publish(
@@ -132,8 +138,7 @@ def _publish(
     plan: ExportPlan,
     hashes: Sequence[Mapping[str, str]],
 ) -> None:
-    if lock is not None:
-        lock.check()  # rows went to open files, which a removed directory would have taken with it
+    _check(lock)
     writer.publish(out, plan.manifest, {name: found for part in hashes for name, found in part.items()})
 
 

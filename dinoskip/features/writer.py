@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.console import human_bytes
-from dinoskip.errors import DinoskipError, DiskFull, translate_write_errors
+from dinoskip.errors import DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
@@ -149,10 +149,13 @@ class _RowFile:
     def sha256(self) -> str:
         """The hash of the whole file, of which is read what could not be hashed on the way."""
         digest = self._hash.copy()
-        with open(self.place.path, "rb") as stream:
-            stream.seek(self._hashed)
-            while part := stream.read(CHUNK_BYTES):
-                digest.update(part)
+        try:
+            with open(self.place.path, "rb") as stream:
+                stream.seek(self._hashed)
+                while part := stream.read(CHUNK_BYTES):
+                    digest.update(part)
+        except OSError as error:
+            raise DataError(f"{self.place.path}: cannot be read: {error.strerror}") from None
         return digest.hexdigest()
 
 
