@@ -64,7 +64,7 @@ STATED: dict[str, Stated] = {
     "supervised step": Stated(1, 0, 208),
     "accuracy, 6 batches": Stated(1, 0, 349),
     "live diagnostics, a look": Stated(2, 0, 168),
-    "online evaluation": Stated(20, 0, 678),
+    "online evaluation": Stated(20, 0, 778),
     "feature export, a batch": Stated(0, 0, 59),
     "live probe, a step": Stated(1, 0, 194),
     "live probe scores, an image": Stated(1.12, 0, 107),
