@@ -36,10 +36,10 @@ PARTS = {  # part of an export -> where its function is
     "normalise": ("dinoskip.features.forward:Normalise", "__call__"),
     "final norm (in the bare pass, too)": ("dinoskip.models.from_timm:TimmVitAdapter", "final_norm"),
     "convert": ("dinoskip.features.forward", "_converted"),
-    "check for inf and NaN": ("dinoskip.features.forward", "_not_finite"),
-    "write": ("dinoskip.features.writer:StoreWriter", "write"),
+    "check for inf and NaN": ("dinoskip.features.forward", "_exponents"),
+    "write, with sha256": ("dinoskip.features.writer:_RowFile", "write"),
     "fsync": ("dinoskip.features.writer:StoreWriter", "flush"),
-    "sha256 of the files": ("dinoskip.files", "sha256_file"),
+    "sha256 of what was not hashed on the way": ("dinoskip.features.writer:_RowFile", "sha256"),
     "plan, hash of the images": ("dinoskip.features.extract", "plan_export"),
     "lay out files": ("dinoskip.features.extract", "prepare"),
 }

@@ -300,11 +300,13 @@ def write_manifest(
     info: Mapping[str, Any] | None = None,
     volatile: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    hashes: Mapping[str, str] | None = None,
 ) -> str:
     """Write ``MANIFEST.json`` last: size and sha256 of every file. Return the output hash.
 
     The hash covers names and contents of all files but those whose name (its last part) is in ``volatile``
     (logs, timings), so that a re-run with the same result has the same hash. Folders ``left_out`` are not recorded.
+    ``hashes`` are the sha256 of files, by name, that whoever wrote them knows: these are not read again.
     """
     directory = Path(directory)
     names = [name for name in list_files(directory) if name.partition("/")[0] not in left_out]
@@ -313,13 +315,18 @@ def write_manifest(
     def entry(name: str) -> dict[str, Any]:
         path = directory / name
         _fsync(path)
-        return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        return {"bytes": path.stat().st_size, "sha256": (hashes or {}).get(name) or sha256_file(path)}
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with _hashing_threads() as pool:
         files = dict(zip(names, pool.map(entry, names), strict=True))
     digest = hash_of_files(files, volatile)
     write_json(directory / MANIFEST, {"format": 1, "hash": digest, "files": files, "info": dict(info or {})})
     return digest
+
+
+def _hashing_threads() -> ThreadPoolExecutor:
+    """Threads that hash files at once: hashlib lets others run meanwhile; more than 16 wait for the disk."""
+    return ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0))), thread_name_prefix="hash")
 
 
 def hash_of_files(files: Mapping[str, Mapping[str, Any]], volatile: Sequence[str] = ()) -> str:
@@ -403,8 +410,9 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
             for name, entry in files.items()
             if PurePosixPath(name).name == MANIFEST or published.isdisjoint(PurePosixPath(name).parents)
         }
-    problems = (_file_problem(directory / name, entry) for name, entry in files.items())
-    return [problem for problem in problems if problem is not None]
+    with _hashing_threads() as pool:
+        problems = pool.map(lambda name: _file_problem(directory / name, files[name]), files)
+        return [problem for problem in problems if problem is not None]
 
 
 def verify_beside_manifest(path: Path) -> str | None:

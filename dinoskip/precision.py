@@ -1,8 +1,9 @@
-"""How exactly float32 matrix products are computed.
+"""How exactly float32 matrix products, and on CUDA convolutions, are computed.
 
 torch has two settings for cuBLAS, an older one of the process (``set_float32_matmul_precision``, and the environment's
 ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE``) and a newer one of the back end (``fp32_precision``), and refuses products while
-they differ. So both are set here, and both are put back.
+they differ. So both are set here, and both are put back. cuDNN's convolutions have a setting of their own, which is
+TF32 by default.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+Precision = Literal["fp32", "tf32", "bf16"]
+"""Of the passes of a frozen network: float32, float32 with TF32's 10 bits in products on CUDA, or bfloat16 autocast."""
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
@@ -24,12 +28,12 @@ def at_least_float32(values: torch.Tensor) -> torch.Tensor:
 
 _lock = threading.Lock()
 _inside: dict[str, list[str]] = {"cpu": [], "cuda": []}  # what those inside ask for
-_before: list[str] = []  # the settings of the process, of cuBLAS and of the CPU, while anybody is inside
+_before: list[str] = []  # settings of the process, cuBLAS, the CPU and cuDNN's convolutions, while anybody is inside
 
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Inside, float32 products are float32: neither TF32 nor bfloat16, whose 7 to 10 bits move results.
+    """Inside, float32 products and convolutions are float32, not TF32 or bfloat16, whose 7 to 10 bits move results.
 
     The setting is one of the whole process, so threads may be inside together: the last that leaves puts it back.
     """
@@ -47,6 +51,19 @@ def tf32_products(device: torch.device) -> Iterator[None]:
         with _products(device, "tf32"):
             yield
     else:
+        yield
+
+
+@contextmanager
+def frozen_passes(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Inside, a frozen network on ``device`` computes in this precision; on a CPU tf32 is fp32."""
+    if precision == "bf16":
+        with bf16_autocast(device):
+            yield
+    elif device.type == "cuda":
+        with exact_products(device) if precision == "fp32" else tf32_products(device):
+            yield
+    else:  # torch's float32 on a CPU is float32 unless the user's process asks for less
         yield
 
 
@@ -81,7 +98,7 @@ def _products(device: torch.device, wanted: str) -> Iterator[None]:
     inside = _inside["cuda" if device.type == "cuda" else "cpu"]
     with _lock:
         if not _before:
-            _before.extend([_process_setting(), _backend("cuda").fp32_precision, _backend("cpu").fp32_precision])
+            _before.extend([_process_setting(), *(_backend(kind).fp32_precision for kind in ("cuda", "cpu", "cudnn"))])
         inside.append(wanted)
         _settle()
     try:
@@ -96,10 +113,11 @@ def _products(device: torch.device, wanted: str) -> Iterator[None]:
 
 def _settle() -> None:
     """Set what those inside need, and what was before where nobody is."""
-    process, cuda, cpu = _before
+    process, cuda, cpu, convolutions = _before
     wanted = min(_inside["cuda"], default=None)  # "ieee" before "tf32"
     # Carried over to both back ends by torch.
     torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", None: process}[wanted])
+    _backend("cudnn").fp32_precision = wanted or convolutions
     if wanted is None:
         _backend("cuda").fp32_precision = cuda
     if _inside["cpu"]:
@@ -109,6 +127,8 @@ def _settle() -> None:
 
 
 def _backend(kind: str) -> Any:
+    if kind == "cudnn":
+        return torch.backends.cudnn.conv  # type: ignore[attr-defined]
     return torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 

@@ -26,6 +26,8 @@ SELECTIONS = (FIXED, HELD_OUT, CROSS_FITTED, SHOWN)
 """How what a number is of may have been chosen, a later one weighing more than those before it: nothing was, on images
 that were held out, on other halves of the images shown, on the images shown themselves."""
 
+_USUAL = (("selected", FIXED), ("precision", "fp32"))  # not in rows.json either
+
 
 @dataclass(frozen=True)
 class EvalResult:
@@ -52,7 +54,8 @@ class EvalResult:
     rows that were written without it, unless they are noted as :data:`ON_VALIDATION`.
 
     ``kernels`` are those that the processor chose for products and eigenvectors (:func:`dinoskip.arithmetic.kernels`),
-    "" where it is not known. Rows that differ in it alone are equal.
+    "" where it is not known. Rows that differ in it alone are equal. ``precision`` is that of the frozen network's
+    passes: fp32 (also of rows that do not say), tf32 or bf16.
     """
 
     metric: str
@@ -87,6 +90,7 @@ class EvalResult:
     left_out: int | None = None
     no_interval: str = ""
     selected: str = FIXED
+    precision: str = "fp32"
     kernels: str = field(default="", compare=False)
 
     @property
@@ -141,7 +145,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, "selected": FIXED, "no_interval": "", **dict.fromkeys(_OF_A_NETWORK)}
+        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict(_USUAL), **dict.fromkeys(_OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
@@ -153,14 +157,14 @@ class EvalResult:
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
     """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null.
 
-    Fields that do not apply are left out, and ``selected`` where nothing was.
+    Fields that do not apply are left out, ``selected`` where nothing was, and ``precision`` where it is float32.
     """
     write_json(path, [{k: v for k, v in row.plain().items() if not _is_left_out(k, v)} for row in rows])
 
 
 def _is_left_out(name: str, value: object) -> bool:
     """Whether ``rows.json`` does without a field: files without it are read as this value."""
-    return (value in {None, ""} and name in _WHERE_THEY_APPLY) or (name, value) == ("selected", FIXED)
+    return (value in {None, ""} and name in _WHERE_THEY_APPLY) or (name, value) in _USUAL
 
 
 def read_rows(path: Path) -> list[EvalResult]:

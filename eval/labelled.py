@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +23,7 @@ Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
 EPS = 1e-5  # BatchNorm's
 _CHUNK_VALUES = 2**22  # read at once for the statistics
+_READERS = min(8, len(os.sched_getaffinity(0)))  # threads that decode label maps
 
 
 class NamedImages(Protocol):
@@ -105,11 +109,33 @@ class LabelledTokens:
         return cls({}, dataset.label, (0, 0), dataset.num_classes, len(dataset))
 
 
+def labels_ahead(label: Callable[[int], NDArray[np.uint8]], rows: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+    """Yield the label maps of ``rows`` in order; threads decode them, some ahead of the one that is asked for."""
+    if len(rows) < 2:
+        yield from map(label, rows)
+        return
+    pool, ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="labels"), deque[Future[NDArray[np.uint8]]]()
+    try:
+        for row in rows:
+            ahead.append(pool.submit(label, row))
+            if len(ahead) > 2 * _READERS:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _floats(stored: NDArray[Any], device: torch.device) -> torch.Tensor:
+    return _as_stored(stored, device).float()
+
+
+def _as_stored(stored: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Stored tokens on the device, in the dtype in which they are stored."""
     stored = np.ascontiguousarray(stored)
     if stored.dtype == np.uint16:
-        return torch.from_numpy(stored.view(np.int16)).to(device, non_blocking=True).view(torch.bfloat16).float()
-    return torch.from_numpy(stored).to(device, non_blocking=True).float()
+        return torch.from_numpy(stored.view(np.int16)).to(device, non_blocking=True).view(torch.bfloat16)
+    return torch.from_numpy(stored).to(device, non_blocking=True)
 
 
 def batchnorm_statistics(
@@ -150,6 +176,11 @@ def token_cosine(stored: Any, device: torch.device) -> float:
     return float(sum(parts) / stored.shape[0])
 
 
+def _itemsize(stored: Any) -> int:
+    """Bytes of a value as it is read of tokens."""
+    return int(stored.dtype.itemsize) if isinstance(stored, np.ndarray) else 4  # under a norm: float32
+
+
 class TokensUnderNorm:
     """Tokens (N, T, C) under a norm that is applied when rows of them are read; float32."""
 
@@ -167,24 +198,33 @@ class TokensUnderNorm:
 class BatchNormedTokens:
     """Tokens (N, T, C) of every key, normalised; kept on the device if they fit and read batch by batch if not.
 
-    They fit in half of ``memory_limit()``, or of what the device has left. With ``keep`` false (what is read once) none
-    are kept.
+    They fit in half of ``memory_limit()``, or of what the device has left: in float32, or else as they are stored, in
+    half of that or less, and are then normalised batch by batch. With ``keep`` false (what is read once) none are kept.
     """
 
     def __init__(
         self, tokens: Mapping[Key, Any], device: torch.device, statistics: Constants, *, keep: bool = True
     ) -> None:
         self.tokens, self.device, self.statistics = tokens, device, statistics
-        size = 4 * sum(int(np.prod(stored.shape)) for stored in tokens.values())
+        values = {key: int(np.prod(stored.shape)) for key, stored in tokens.items()}
+        stored_size = sum(values[key] * _itemsize(stored) for key, stored in tokens.items())
         limit = memory_limit() // 2 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
         self._finite = torch.ones((), dtype=torch.bool, device=device)  # read once, in check(): no batch waits for it
         self._kept = dict[Key, torch.Tensor]()
-        if keep and size <= limit:
+        self._stored = dict[Key, torch.Tensor]()
+        if keep and 4 * sum(values.values()) <= limit:
             self._kept = {key: self._read(key, np.arange(stored.shape[0])) for key, stored in tokens.items()}
+        elif keep and stored_size <= limit:
+            self._stored = {
+                key: _as_stored(stored[np.arange(stored.shape[0])], device) for key, stored in tokens.items()
+            }
 
     def _read(self, key: Key, rows: NDArray[np.int64]) -> torch.Tensor:
+        return self._normalised(key, _floats(self.tokens[key][rows], self.device))
+
+    def _normalised(self, key: Key, tokens: torch.Tensor) -> torch.Tensor:
         mean, inverse = self.statistics[key]
-        values = _floats(self.tokens[key][rows], self.device).sub_(mean).mul_(inverse)
+        values = tokens.sub_(mean).mul_(inverse)
         self._finite &= values.isfinite().all()
         return values
 
@@ -195,7 +235,10 @@ class BatchNormedTokens:
 
     def batch(self, rows: NDArray[np.int64]) -> dict[Key, torch.Tensor]:
         """Return key -> (n·T, C) of images ``rows``."""
-        if self._kept:
+        if self._kept or self._stored:
             index = torch.from_numpy(rows).to(self.device, non_blocking=True)
-            return {key: kept[index].flatten(0, 1) for key, kept in self._kept.items()}
+            kept = {key: tokens[index].flatten(0, 1) for key, tokens in self._kept.items()}
+            # in float32 already, if they are stored so: indexing has made a copy that may be changed
+            stored = {key: self._normalised(key, t[index].float()) for key, t in self._stored.items()}
+            return kept | {key: tokens.flatten(0, 1) for key, tokens in stored.items()}
         return {key: self._read(key, rows).flatten(0, 1) for key in self.tokens}

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dinoskip.precision import bf16_autocast, exact_products, tf32_products
+from dinoskip.precision import bf16_autocast, exact_products, frozen_passes, tf32_products
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -45,6 +45,29 @@ def process(request: pytest.FixtureRequest) -> Iterator[str]:
 def settings() -> tuple[Any, ...]:
     cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     return torch.get_float32_matmul_precision(), cuda.allow_tf32, cuda.fp32_precision, cpu.fp32_precision
+
+
+def test_convolutions_on_cuda_are_exact_inside_and_as_they_were_after() -> None:
+    convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = convolution.fp32_precision
+    assert before == "tf32", "torch's default"
+    with exact_products(CUDA):
+        assert convolution.fp32_precision == "ieee"
+        with tf32_products(CUDA):
+            assert convolution.fp32_precision == "ieee"
+    with frozen_passes("tf32", CUDA):
+        assert convolution.fp32_precision == "tf32"
+        assert torch.backends.cuda.matmul.allow_tf32
+    with exact_products(CPU):
+        assert convolution.fp32_precision == before
+    assert convolution.fp32_precision == before
+
+
+def test_a_frozen_network_computes_as_asked() -> None:
+    left, right = torch.ones(2, 4), torch.ones(4, 2)
+    for precision, dtype in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
+        with frozen_passes(precision, CPU):
+            assert (left @ right).dtype == dtype
 
 
 def test_the_setting_is_put_back_when_the_last_leaves(backend: Any) -> None:

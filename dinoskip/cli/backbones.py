@@ -194,6 +194,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         "output": str(out.parent),
         "data": {name: data},
         "variants": {"model": labelled(args.backbone)},
+        "device": args.device,
         "evaluate": {"blocks": blocks_of(args.blocks)},
     }
     if stage.name == "gallery":

@@ -101,10 +101,12 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
     return command, job, list(words[cut + 1 :])
 
 
-def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
+def _settled(job: Args, on_gpus: bool) -> tuple[Path, str, TrainConfig | None]:
     """Where a job writes, its name, and how it trains, after a look at its settings."""
     if job.handler is studies.run:
         study, variants = load_study(job.config, job.overrides)
+        if on_gpus and (study.device, study.evaluate.precision) == ("auto", "auto"):
+            log.info("frozen networks compute in fp32: write device: cuda in the study for bf16 on its GPUs")
         known = [variant.name for variant in variants]
         for name in job.variants:
             if name not in known:
@@ -134,7 +136,7 @@ def _cluster(args: Args) -> ClusterConfig:
 def submit(args: Args) -> int:
     """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
     cluster = _cluster(args)
-    output, name, recipe = _settled(args.parsed)
+    output, name, recipe = _settled(args.parsed, bool(cluster.gpus_per_node))
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(

@@ -100,6 +100,7 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it. Commands with ``--accept`` are stopped by doubtful data."""
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
+    device = study.device if device == "auto" else device
     accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
     return study, variants, study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
@@ -158,7 +159,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         rows = [
             {
                 **vars(cost),
-                "gpu_hours": cost.hours(estimates.CARDS[args.card]),
+                "gpu_hours": cost.hours(args.card),
                 "hours_here": cost.work * measured[cost.kind] / 3600 if cost.kind in measured else None,
                 "known": "measured" if cost.kind in measured else "not measured",
             }
@@ -169,6 +170,9 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
     print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
     rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
+    asked = study.evaluate.precision
+    auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""
+    print(f"Frozen networks compute in {study.precision}{auto}")
     print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
@@ -181,7 +185,7 @@ def report(args: Args) -> int:
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
     there = report_without_missing(runner.planner, runner.plan())
-    runner = study_runner(study, variants, there, device=args.device, workers=args.workers)
+    runner = study_runner(study, variants, there, device=runner.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

@@ -47,7 +47,11 @@ class FusedAugment:
         parameters = torch.from_numpy(fused_parameters(vectors.numpy())).to(crops.device, non_blocking=True)
         try:
             return self._compiled(crops, parameters)
-        except torch._dynamo.exc.TorchDynamoException as error:  # also of a compiler that is missing or fails
+        except torch.OutOfMemoryError:
+            raise  # the plain one takes more memory
+        # torch has its own exceptions for a compiler that is missing or fails, and a plain RuntimeError where it will
+        # not compile at all (under a dispatch mode, on an untried platform). What is wrong with the images fails again.
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError) as error:
             log.warning("the augmentation is not compiled and slower: %s", str(error).partition("\n")[0])
             self.works = False
             return augment(crops, vectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -115,18 +115,31 @@ def _export(
         if group.rank == 0 and any(done):
             log.info("features: continuing, %d of %d batches are done", len(done) - len(todo), len(done))
         began = time.monotonic()
-        with closing(StoreWriter(work, plan, group.rank)) as writer:
-            _share(backbone, plan, writer, todo, decoding_threads(workers), group)
+        threads = decoding_threads(workers)
+        with closing(StoreWriter(work, plan, group.rank, threads)) as writer:
+            _share(backbone, plan, writer, todo, threads, group)
             group.gather(None)  # all rows of all ranks are on disk
-            group.on_main(lambda: _publish(writer, lock, out, plan))
+            group.on_main(lambda: _check(lock))
+            hashes = group.gather(writer.hashes(group.rank, group.size))
+            group.on_main(lambda: _publish(writer, lock, out, plan, hashes))
         if group.rank == 0:
             _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, group)
 
 
-def _publish(writer: StoreWriter, lock: DirectoryLock | None, out: Path, plan: ExportPlan) -> None:
+def _check(lock: DirectoryLock | None) -> None:
     if lock is not None:
         lock.check()  # rows went to open files, which a removed directory would have taken with it
-    writer.publish(out, plan.manifest)
+
+
+def _publish(
+    writer: StoreWriter,
+    lock: DirectoryLock | None,
+    out: Path,
+    plan: ExportPlan,
+    hashes: Sequence[Mapping[str, str]],
+) -> None:
+    _check(lock)
+    writer.publish(out, plan.manifest, {name: found for part in hashes for name, found in part.items()})
 
 
 def _share(

@@ -1,8 +1,9 @@
 """The passes of an export: decode ahead, compute, bring rows to the host, check and write them.
 
 On a GPU all of this overlaps: images are decoded in threads two batches ahead and travel as bytes from pinned memory;
-features are converted on the device and leave it on a stream of their own, while the next batch is computed; another
-thread waits for them, checks and writes. On a CPU, which has nothing to wait for, one thing is done after another.
+features are converted and checked on the device and leave it on a stream of their own, while the next batch is
+computed; another thread waits for them and gives them to the writer. On a CPU, which has nothing to wait for, one
+thing is done after another, but for the writer's threads.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Ready:
 
     number: int
     rows: dict[str, Tensor]  # array -> (B, ...) in the stored dtype, contiguous
+    exponents: Tensor  # of each array, what its values have at most in the bits of the exponent
     arrived: Any
 
 
@@ -61,11 +63,11 @@ class RowWriter(Protocol):
     """What takes the rows: :class:`dinoskip.features.writer.StoreWriter`, or arrays in memory."""
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
-        """Take ``values``, contiguous and as stored, for rows ``row`` and following of an array."""
+        """Take ``values``, contiguous, as stored and not changed later, for rows ``row`` and following of an array."""
         ...
 
     def finish(self, batch: int) -> None:
-        """Hear that all rows of ``batch`` have been written."""
+        """Hear that all rows of ``batch`` have been given."""
         ...
 
     def complete(self) -> None:
@@ -161,8 +163,9 @@ class ForwardPasses:
         """Compute a batch, as far as this thread has to wait for it."""
         dtype = _TORCH[self.plan.manifest["dtype"]]
         rows = _converted(self._features(number, images), dtype)
+        exponents = _exponents(rows, *_BITS[self.plan.manifest["dtype"]])
         if self._leaving is None:
-            return _Ready(number, rows, None)
+            return _Ready(number, rows, exponents, None)
         host: dict[str, Tensor] = {}
         arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._leaving.wait_stream(torch.cuda.current_stream(self.backbone.device))
@@ -170,20 +173,22 @@ class ForwardPasses:
             for name, part in rows.items():
                 host[name] = torch.empty(part.shape, dtype=dtype, pin_memory=True).copy_(part, non_blocking=True)
                 part.record_stream(self._leaving)  # its memory is not given to others before the copy is made
+            largest = torch.empty(exponents.shape, dtype=exponents.dtype, pin_memory=True)
+            largest.copy_(exponents, non_blocking=True)
+            exponents.record_stream(self._leaving)
             arrived.record(self._leaving)
-        return _Ready(number, host, arrived)
+        return _Ready(number, host, largest, arrived)
 
     def _save(self, ready: _Ready) -> None:
-        """Check and write a batch; raises :class:`_NotFinite`."""
+        """Have a batch written; raises :class:`_NotFinite`."""
         if ready.arrived is not None:
             ready.arrived.synchronize()
         batch = self.plan.batches[ready.number]
         bits, exponent = _BITS[self.plan.manifest["dtype"]]
-        for name, part in ready.rows.items():
+        for (name, part), largest in zip(ready.rows.items(), ready.exponents.tolist(), strict=True):
             values = part.view(bits).numpy()
-            row = _not_finite(values, exponent)
-            if row is not None:
-                raise _NotFinite(ready.number, name, row)
+            if largest == exponent:
+                raise _NotFinite(ready.number, name, _first_row_with(values, exponent))
             for at, end in _runs(batch):  # images that follow one another lie beside one another
                 self.writer.write(name, self.plan.first_row(name, batch[at]), values[at:end])
         self.writer.finish(ready.number)
@@ -211,12 +216,15 @@ def _converted(features: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, 
     return {name: part.to(dtype).contiguous() for name, part in features.items()}
 
 
-def _not_finite(values: NDArray[np.integer], exponent: int) -> int | None:
-    """First row in which all bits of ``exponent`` are set in some value, else None."""
-    masked = values & values.dtype.type(exponent)
-    if int(masked.max()) < exponent:
-        return None
-    return int((masked.reshape(len(masked), -1).max(1) == exponent).argmax())
+def _exponents(rows: Mapping[str, Tensor], bits: torch.dtype, exponent: int) -> Tensor:
+    """Of each array the largest that a value has in the bits of ``exponent``: all of them where it is not finite."""
+    return torch.stack([part.view(bits).bitwise_and(exponent).amax() for part in rows.values()])
+
+
+def _first_row_with(values: NDArray[np.integer], exponent: int) -> int:
+    """First row in which all bits of ``exponent`` are set in some value."""
+    masked = (values & values.dtype.type(exponent)).reshape(len(values), -1)
+    return int((masked.max(1) == exponent).argmax())
 
 
 def _runs(batch: Sequence[int]) -> list[tuple[int, int]]:

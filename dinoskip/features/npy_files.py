@@ -1,7 +1,8 @@
 """The files of a feature store: laid out once at their full size, written and mapped in place, verified when read.
 
 A file is compared with its recorded sha256, and looked through for infinite and NaN values, once per process, in one
-pass at about the speed of sha256; ``DINOSKIP_VERIFY=0``, or ``FeatureStore.open(..., verify=False)``, leaves it out.
+pass at about the speed of sha256, several files at a time; ``DINOSKIP_VERIFY=0``, or
+``FeatureStore.open(..., verify=False)``, leaves it out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +23,10 @@ from numpy.typing import NDArray
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
 
 Arrays = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # name -> dtype and shape
-_CHUNK = 4 * 2**20  # bytes: stays in the cache between hashing and looking at it
+_CHUNK = 2**20  # bytes: stays in a core's cache between hashing and looking at it
+_THREADS = 8  # that lay out files
+VERIFIED_TOGETHER = min(8, len(os.sched_getaffinity(0)))
+"""Files that are verified at once: hashlib and NumPy let other threads run meanwhile."""
 # Bits of the exponent, all of them set in inf and NaN alone; uint16 is how NumPy holds bfloat16.
 _EXPONENT: dict[str, tuple[np.dtype[Any], int]] = {
     "<f2": (np.dtype("<u2"), 0x7C00),
@@ -51,12 +56,16 @@ class ArrayLocation:
 
 def create_files(folder: Path, arrays: Arrays) -> None:
     """Make the files of all ``arrays``, whose space is reserved, and whose rows are to be written in place."""
-    with translate_write_errors(folder):
-        for name, (dtype, shape) in arrays.items():
-            with open(folder / f"{name}.npy", "wb+") as stream:
-                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(stream, header)
-                os.posix_fallocate(stream.fileno(), 0, stream.tell() + math.prod(shape) * dtype.itemsize)
+
+    def create(name: str) -> None:
+        dtype, shape = arrays[name]
+        with open(folder / f"{name}.npy", "wb+") as stream:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, header)
+            os.posix_fallocate(stream.fileno(), 0, stream.tell() + math.prod(shape) * dtype.itemsize)
+
+    with translate_write_errors(folder), ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(create, arrays))  # a file system in memory fills what it reserves
 
 
 def locate_array(folder: Path, name: str) -> ArrayLocation:
@@ -95,22 +104,40 @@ def _sha256(path: Path, inode: int, size: int, modified: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def first_not_finite(location: ArrayLocation) -> int | None:
-    """First row of an array in which a value is infinite or NaN, None if there is none; looked for once per process."""
+@dataclass(frozen=True)
+class FileContent:
+    """The sha256 of an array's file, and its first row in which a value is infinite or NaN, None if there is none."""
+
+    sha256: str
+    not_finite: int | None
+
+
+def contents(locations: Sequence[ArrayLocation]) -> list[FileContent]:
+    """Read through the files of arrays, some at a time by threads; each once a process, while it stays as it is."""
+    with ThreadPoolExecutor(max(1, min(VERIFIED_TOGETHER, len(locations)))) as pool:
+        return list(pool.map(_content_of, locations))
+
+
+def _content_of(location: ArrayLocation) -> FileContent:
     state = location.path.stat()
-    return _not_finite(location, state.st_ino, state.st_size, state.st_mtime_ns)
+    return _read_through(location, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _not_finite(location: ArrayLocation, inode: int, size: int, modified: int) -> int | None:
+def _read_through(location: ArrayLocation, inode: int, size: int, modified: int) -> FileContent:
     kind, exponent = _EXPONENT[location.dtype.str]
-    bits: Any = np.memmap(location.path, kind, "r", location.start, location.shape).reshape(-1)
-    step = _CHUNK // kind.itemsize
-    buffer, mask = np.empty(step, kind), kind.type(exponent)
-    for begin in range(0, len(bits), step):
-        part = bits[begin : begin + step]
-        masked = np.bitwise_and(part, mask, out=buffer[: len(part)])
-        if masked.max() == mask:
-            value = begin + int((masked == mask).argmax())
-            return value * location.shape[0] // len(bits)
-    return None
+    mask, masked = kind.type(exponent), np.empty(_CHUNK // kind.itemsize, kind)
+    row_values = max(1, location.row_bytes // kind.itemsize)
+    first: int | None = None
+    begin = 0  # values before the chunk
+    with open(location.path, "rb") as stream:
+        digest = hashlib.sha256(stream.read(location.start))
+        buffer = bytearray(_CHUNK)
+        while length := stream.readinto(buffer):
+            digest.update(memoryview(buffer)[:length])
+            values = np.frombuffer(buffer, kind, length // kind.itemsize)
+            found = np.bitwise_and(values, mask, out=masked[: len(values)])
+            if first is None and len(found) and found.max() == mask:
+                first = (begin + int((found == mask).argmax())) // row_values
+            begin += len(values)
+    return FileContent(digest.hexdigest(), first)

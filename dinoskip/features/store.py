@@ -22,8 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.npy_files import (
+    VERIFIED_TOGETHER,
     ArrayLocation,
-    first_not_finite,
+    FileContent,
+    contents,
     has_recorded_hash,
     locate_array,
     verification_wanted,
@@ -337,21 +339,29 @@ class FeatureStore(FeatureSet):
         if name not in self._maps:
             location = self._locate(name, shape)
             if self._hashes is not None:
-                self._verify_first(name, location)
+                following = self._read_next(name)
+                content, *_ = contents([location, *(self._locate(other, shape) for other in following)])
+                self._refuse_other(name, location, content)
             self._maps[name] = location.map()
         return self._maps[name]
 
-    def _verify_first(self, name: str, location: ArrayLocation) -> None:
+    def _read_next(self, name: str) -> list[str]:
+        """Arrays of the same kind of the blocks after, which most readers read next: verified together with it."""
+        of_block = tokens_name if name.startswith("tokens") else cls_name
+        names = [of_block(block, self._prefix) for block in self.blocks]
+        later = [other for other in names[names.index(name) + 1 :] if other not in self._maps]
+        return [] if "levels" in self.manifest else later[: VERIFIED_TOGETHER - 1]  # levels differ in shape
+
+    def _refuse_other(self, name: str, location: ArrayLocation, content: FileContent) -> None:
         """:class:`DataError` if a file that is about to be read is not what was published, or not finite."""
-        row = first_not_finite(location)
-        if row is not None:
+        if content.not_finite is not None:
+            row = content.not_finite
             image = row if self.offsets is None or name.startswith("cls") else self._image_of(row)
             raise DataError(
                 f"{location.path}: features of image {self.ids[image]!r} are not finite",
                 "the file is damaged, or its weights had diverged: delete this store and export it again",
             )
-        recorded = (self._hashes or {}).get(location.path.name)
-        if recorded is None or not has_recorded_hash(location.path, recorded):
+        if (self._hashes or {}).get(location.path.name) != content.sha256:
             raise DataError(
                 f"{location.path}: content differs from its recorded sha256", "delete this store and export it again"
             )

@@ -7,10 +7,12 @@ with pwrite into reserved space, not through a memory map: a full disk is then a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.console import human_bytes
-from dinoskip.errors import DiskFull, translate_write_errors
+from dinoskip.errors import DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
@@ -29,6 +31,9 @@ from dinoskip.files import canonical_json, publish_directory, read_json, write_j
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 SUM_BYTES = 4  # of a journal's entry for a batch
+CHUNK_BYTES = 2**20  # summed, hashed and written before the next: stays in a core's cache meanwhile
+BATCHES_AHEAD = 2  # given and not yet written, so that a thread with the larger part of one goes on with the next
+FLUSH_THREADS = 8  # a file system brings what several threads wait for to the disk together
 
 
 def partial_path(out: Path) -> Path:
@@ -111,54 +116,113 @@ def _begin(work: Path, plan: ExportPlan) -> None:
     write_json(work / "state.json", plan.state)  # last: without it, all the above is begun again
 
 
-class StoreWriter:
-    """Rows of several arrays, written batch by batch in any order, by one thread of each of several processes.
+class _RowFile:
+    """A file of a store, written by one thread at a time, and hashed on the way as far as its rows come in order."""
 
-    ``work`` has been prepared; ``rank`` tells the processes apart.
+    def __init__(self, place: ArrayLocation) -> None:
+        self.place = place
+        # Never opened for reading: a network file system could then write back more of a page than our rows.
+        self.handle = os.open(place.path, os.O_WRONLY)
+        with open(place.path, "rb") as stream:
+            self._hash = hashlib.sha256(stream.read(place.start))
+        self._hashed = place.start  # bytes of the file, from its beginning, that are in the hash
+
+    def write(self, row: int, values: NDArray[Any]) -> int:
+        """Write ``values``, contiguous, over rows ``row`` and following; return the sum of these rows."""
+        rows = values.reshape(-1).view(np.uint8).reshape(-1, self.place.row_bytes)
+        step, total = max(1, CHUNK_BYTES // max(1, self.place.row_bytes)), 0
+        with translate_write_errors(self.place.path):
+            for begin in range(0, len(rows), step):
+                part = rows[begin : begin + step]
+                total += _sum_of_rows(part)
+                self._write_bytes(part.reshape(-1).data, self.place.start + (row + begin) * self.place.row_bytes)
+        return total % 2**64
+
+    def _write_bytes(self, view: memoryview, position: int) -> None:
+        if position == self._hashed:
+            self._hash.update(view)
+            self._hashed += len(view)
+        while view:
+            written = os.pwrite(self.handle, view, position)
+            view, position = view[written:], position + written
+
+    def sha256(self) -> str:
+        """The hash of the whole file, of which is read what could not be hashed on the way."""
+        digest = self._hash.copy()
+        try:
+            with open(self.place.path, "rb") as stream:
+                stream.seek(self._hashed)
+                while part := stream.read(CHUNK_BYTES):
+                    digest.update(part)
+        except OSError as error:
+            raise DataError(f"{self.place.path}: cannot be read: {error.strerror}") from None
+        return digest.hexdigest()
+
+
+class StoreWriter:
+    """Rows of several arrays, given batch by batch in any order, by one thread of each of several processes.
+
+    ``work`` has been prepared; ``rank`` tells the processes apart. Rows are written by ``threads`` threads, those of
+    an array always by the same one and in the order in which they are given.
     """
 
-    def __init__(self, work: Path, plan: ExportPlan, rank: int = 0) -> None:
+    def __init__(self, work: Path, plan: ExportPlan, rank: int = 0, threads: int = 1) -> None:
         self.work, self.store = work, work / "store"
-        self._opened: dict[Path, int] = {}
-        self._places = {name: locate_array(self.store, name) for name in plan.arrays}
+        places = {name: locate_array(self.store, name) for name in plan.arrays}
+        self._files: dict[str, _RowFile] = {}
         with translate_write_errors(work):
-            # Never opened for reading: a network file system could then write back more of a page than our rows.
             self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
-            for path in {place.path for place in self._places.values()}:
-                self._opened[path] = os.open(path, os.O_WRONLY)
-        self._sums: dict[str, int] = {}  # of the rows of the batch that is being written
+            for name, place in places.items():
+                self._files[name] = _RowFile(place)
+        largest_first = sorted(places, key=lambda name: -places[name].path.stat().st_size)
+        self._threads = [
+            ThreadPoolExecutor(1, thread_name_prefix="rows") for _ in range(min(max(1, threads), len(places)))
+        ]
+        self._thread_of = {name: self._threads[at % len(self._threads)] for at, name in enumerate(largest_first)}
+        self._given: list[tuple[str, Future[int]]] = []  # of the batch that is being given
+        self._batches: deque[tuple[int, list[tuple[str, Future[int]]]]] = deque()  # given whole, not known as written
         self._waiting: dict[int, int] = {}  # batch -> what the journal is to record
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushes = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._flushing: Future[None] | None = None
         self._flushed = time.monotonic()
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
-        """Write ``values``, contiguous and as stored, over rows ``row`` and following of an array."""
-        place = self._places[name]
-        rows = values.reshape(-1).view(np.uint8).reshape(-1, place.row_bytes)
-        self._sums[name] = (self._sums.get(name, 0) + _sum_of_rows(rows)) % 2**64
-        view = rows.reshape(-1).data
-        position = place.start + row * place.row_bytes
-        with translate_write_errors(place.path):
-            while view:
-                written = os.pwrite(self._opened[place.path], view, position)
-                view, position = view[written:], position + written
+        """Have ``values``, contiguous, as stored and not changed later, written over rows ``row`` and following."""
+        self._given.append((name, self._thread_of[name].submit(self._files[name].write, row, values)))
 
     def finish(self, batch: int) -> None:
-        """Say that all rows of ``batch`` are written; they count as done after a flush, which begins now and then."""
-        self._waiting[batch], self._sums = _sum_of_batch(self._sums), {}
+        """Say that all rows of ``batch`` are given. They count as done after a flush, which begins now and then.
+
+        Waits while more than ``BATCHES_AHEAD`` batches are to be written; raises what writing an earlier one raised.
+        """
+        self._batches.append((batch, self._given))
+        self._given = []
+        while len(self._batches) > BATCHES_AHEAD:
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        batch, written = self._batches.popleft()
+        sums: dict[str, int] = {}
+        for name, rows in written:
+            sums[name] = (sums.get(name, 0) + rows.result()) % 2**64
+        self._waiting[batch] = _sum_of_batch(sums)
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
-            self.settle()
-            self._flushing, self._waiting = self._thread.submit(self.flush, self._waiting), {}
+            self._await_flush()
+            self._flushing, self._waiting = self._flushes.submit(self.flush, self._waiting), {}
             self._flushed = time.monotonic()
 
-    def settle(self) -> None:
-        """Wait for the flush under way; raises what it raised."""
+    def _await_flush(self) -> None:
         if self._flushing is not None:
             self._flushing.result()
 
+    def settle(self) -> None:
+        """Wait until all batches given are written, and for the flush under way; raises what these raised."""
+        while self._batches:
+            self._await_oldest()
+        self._await_flush()
+
     def complete(self) -> None:
-        """Bring all that is written to disk."""
+        """Bring all that was given to disk."""
         self.settle()
         self.flush(self._waiting)
         self._waiting = {}
@@ -166,22 +230,43 @@ class StoreWriter:
     def flush(self, batches: Mapping[int, int]) -> None:
         """Bring rows to disk, then the journal: a batch is never marked before its rows are safe."""
         with translate_write_errors(self.store):
-            for handle in self._opened.values():
-                os.fsync(handle)
+            with ThreadPoolExecutor(min(FLUSH_THREADS, len(self._files))) as pool:
+                list(pool.map(os.fsync, [file.handle for file in self._files.values()]))
             for batch, recorded in batches.items():
                 os.pwrite(self._journal, recorded.to_bytes(SUM_BYTES, "little"), batch * SUM_BYTES)
             os.fsync(self._journal)
 
     def close(self) -> None:
-        """Close all files; what was flushed stays for the next attempt."""
-        self._thread.shutdown()
-        for handle in (*self._opened.values(), self._journal):
-            os.close(handle)
+        """Close all files; batches given whole before whatever ends the export stay for the next attempt."""
+        try:
+            if self._batches or self._waiting:
+                self.complete()
+        except (DinoskipError, OSError):
+            pass  # a disk that is full, of which has been told
+        finally:
+            for thread in (*self._threads, self._flushes):
+                thread.shutdown(cancel_futures=True)
+            for handle in (*(file.handle for file in self._files.values()), self._journal):
+                os.close(handle)
 
-    def publish(self, out: Path, manifest: Mapping[str, Any]) -> None:
-        """Write the manifests, rename the store to ``out`` and remove the working directory."""
+    def hashes(self, part: int = 0, parts: int = 1) -> dict[str, str]:
+        """The sha256 of every ``parts``-th file from number ``part``, by name; all rows of all processes are on disk.
+
+        What this process has written in order, from the first row on, is not read again.
+        """
+        mine = list(self._files.values())[part::parts]
+        with ThreadPoolExecutor(len(self._threads)) as pool:
+            return {
+                file.place.path.name: found for file, found in zip(mine, pool.map(_RowFile.sha256, mine), strict=True)
+            }
+
+    def publish(self, out: Path, manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
+        """Write the manifests, rename the store to ``out`` and remove the working directory.
+
+        ``hashes`` are the sha256 of all files of arrays (:meth:`hashes`).
+        """
         write_text(self.store / DESCRIPTION, canonical_json(manifest) + "\n")
-        write_manifest(self.store, {"kind": "features", "key": manifest["key"]})
+        write_manifest(self.store, {"kind": "features", "key": manifest["key"]}, hashes=hashes)
         publish_directory(self.store, out)
         discard(self.work)
 

@@ -28,6 +28,7 @@ from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
 from dinoskip.models.image_transform import ImageTransform
 from dinoskip.models.levels import HookedLevels, LevelReader, TimmLevels
 from dinoskip.models.temperature import Temperature
+from dinoskip.precision import Precision, frozen_passes
 from dinoskip.read_points import FACETS
 
 Norm = Literal["none", "final", "layer"]
@@ -73,8 +74,10 @@ class Backbone:
     ours says of its training, {} elsewhere; ``weights_hash`` is the sha256 of the weights as loaded, before any change
     of dtype. ``pos_embed`` ("timm", "dino" or "bicubic") says how timm's VisionTransformer gets positions for other
     image sizes than its own, see docs/backbones.md; None as the model says itself; other networks do it by their own
-    code.
+    code. ``precision`` is that of its passes, set by whoever opens it; features have the weights' dtype in each.
     """
+
+    precision: Precision = "fp32"
 
     def __init__(
         self,
@@ -136,7 +139,9 @@ class Backbone:
 
     @property
     def beside_weights(self) -> list[str]:
-        """What features depend on and the weights do not say: positions, skips, attention, graying, temperature."""
+        """What features depend on and the weights do not say: positions, skips, attention, graying, temperature,
+        precision.
+        """
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
         facts += _skips([getattr(block, "skip_weights", (1.0, 1.0)) for block in self.adapter.blocks])
         if any(isinstance(self.adapter.attention(index), EntmaxAttention) for index in range(self.depth)):
@@ -144,7 +149,13 @@ class Backbone:
         facts += _graying(self.model)
         norms = [getattr(getattr(block, "attn", None), "q_norm", None) for block in self.adapter.blocks]
         factors = [norm.factor for norm in norms if isinstance(norm, Temperature)]
-        return [*facts, f"temperature {factors}"] if factors else facts
+        facts += [f"temperature {factors}"] if factors else []
+        return [*facts, *self._precise]
+
+    @property
+    def _precise(self) -> list[str]:
+        """What is to be said of the precision, where it is not float32."""
+        return [] if self.precision == "fp32" else [f"precision {self.precision}"]
 
     @cached_property
     def weights_hash(self) -> str:
@@ -223,20 +234,26 @@ class Backbone:
         norms = dict(zip(facets, [norm] * len(facets) if isinstance(norm, str) else norm, strict=True))
         grid = self._checked(images, wanted, norms)
         projected, inside = [f for f in facets if f in PARTS], [f for f in facets if f in BRANCHES]
-        tokens, context = self.adapter.embed(images.to(self.device, self.dtype))
         features_of: dict[str, dict[int, LayerFeatures]] = {name: {} for name in facets}
-        for index in range(wanted[-1]):
-            asked, last = index + 1 in wanted, index + 1 == wanted[-1]
-            read = {name: self.adapter.project(index, tokens, name) for name in projected if asked}
-            if asked and inside:
-                tokens, seen = self.adapter.run_block_seen(index, tokens, context, inside)
-                read |= seen
-            elif not last or "out" in facets:
-                tokens = self.adapter.run_block(index, tokens, context)
-            read["out"] = tokens
-            for name in facets if asked else ():
-                features_of[name][index + 1] = self._split(self.normed(read[name], norms[name]), grid)
+        with frozen_passes(self.precision, self.device):
+            tokens, context = self.adapter.embed(images.to(self.device, self.dtype))
+            for index in range(wanted[-1]):
+                asked, last = index + 1 in wanted, index + 1 == wanted[-1]
+                read = {name: self.adapter.project(index, tokens, name) for name in projected if asked}
+                if asked and inside:
+                    tokens, seen = self.adapter.run_block_seen(index, tokens, context, inside)
+                    read |= seen
+                elif not last or "out" in facets:
+                    tokens = self.adapter.run_block(index, tokens, context)
+                read["out"] = tokens
+                for name in facets if asked else ():
+                    of_block = self.normed(self._as_weights(read[name]), norms[name])
+                    features_of[name][index + 1] = self._split(of_block, grid)
         return features_of[facet] if isinstance(facet, str) else features_of
+
+    def _as_weights(self, features: Tensor) -> Tensor:
+        """Features in the weights' dtype where this network's own autocast left them in bfloat16; else as they are."""
+        return features.to(self.dtype) if self.precision == "bf16" else features
 
     def _checked(self, images: Tensor, wanted: list[int], norms: Mapping[str, str]) -> tuple[int, int]:
         for facet, norm in norms.items():
@@ -365,7 +382,8 @@ class LevelBackbone(Backbone):
     def beside_weights(self) -> list[str]:
         """What features depend on and the weights do not say: where they are read, skips, graying."""
         weights = [module.skip_weights for module in self.model.modules() if hasattr(module, "skip_weights")]
-        return [f"levels {[level.name for level in self.reader.levels]}", *_skips(weights), *_graying(self.model)]
+        levels = f"levels {[level.name for level in self.reader.levels]}"
+        return [levels, *_skips(weights), *_graying(self.model), *self._precise]
 
     @torch.no_grad()
     def layers(  # type: ignore[override]
@@ -382,7 +400,8 @@ class LevelBackbone(Backbone):
         for name in facets:
             self.width(name)
         try:
-            maps = self.reader.read(images.to(self.device, self.dtype), [number - 1 for number in wanted])
+            with frozen_passes(self.precision, self.device):
+                maps = self.reader.read(images.to(self.device, self.dtype), [number - 1 for number in wanted])
         except (RuntimeError, AssertionError) as error:
             height, width = images.shape[-2:]
             reason = first_line(error)
@@ -391,7 +410,7 @@ class LevelBackbone(Backbone):
         for number in wanted:
             read = maps[number - 1]
             cls = read.tokens.mean(1) if read.cls is None else read.cls
-            tokens, cls = (self.normed(part, norms["out"]) for part in (read.tokens, cls))
+            tokens, cls = (self.normed(self._as_weights(part), norms["out"]) for part in (read.tokens, cls))
             features[number] = LayerFeatures(tokens, cls, read.grid)
         return features if isinstance(facet, str) else {"out": features}
 

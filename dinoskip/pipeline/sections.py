@@ -20,6 +20,8 @@ from dinoskip.pipeline.variants import VariantsConfig
 from eval.online.config import OnlineConfig
 
 S = TypeVar("S", bound=Config)
+Precision = Literal["fp32", "tf32", "bf16"]
+"""As in :mod:`dinoskip.precision`, which imports torch."""
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 Norm = Literal["none", "final", "layer"]
 _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -73,6 +75,10 @@ class EvaluateBase(Config):
         ("final",), description="one or several: probes are of each, all else is of the first"
     )
 
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
+        "auto", description="of the passes of frozen networks; auto: bf16 autocast where the study says device: cuda, "
+        "else fp32",
+    )  # fmt: skip
     features: Literal["keep", "window"] = Field(
         "keep", description="keep: in stores on disk; window: computed as they are read, or stored until used up"
     )
@@ -92,6 +98,10 @@ class StudyBase(Config):
 
     name: Name = Field(description="of the study, and of its folder")
     seed: int = Field(0, ge=0, description="of weights, crops, samples, draws")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where stages compute, if a command's --device does not say; no number depends on it but "
+        "by evaluate.precision=auto",
+    )  # fmt: skip
     output: Path = Field(Path("runs"), description="folder in which the study has its own, of its name")
     stages: Name | None = Field(
         None, description="folder below output that several studies share: what one computes the others find; "
@@ -117,6 +127,17 @@ class StudyBase(Config):
     def results(self) -> Path:
         """Where its pages and rows lie: ``output/name``."""
         return self.output / self.name
+
+    @property
+    def precision(self) -> Precision:
+        """Of the passes of frozen networks: as asked, or by the device that the study names, never by this machine's.
+
+        So plans, keys and reports are the same wherever they are made.
+        """
+        asked = self.evaluate.precision
+        if asked == "auto":
+            return "bf16" if self.device == "cuda" else "fp32"
+        return asked
 
     @property
     def storage_rules(self) -> StorageRules:

@@ -128,6 +128,8 @@ def _with_study_defaults(tree: dict[str, Any]) -> dict[str, Any]:
 def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """What would fail only when a stage runs."""
     evaluate = study.evaluate
+    if (evaluate.precision, study.device) == ("tf32", "cpu"):
+        yield "evaluate.precision", "tf32 is of GPUs, and device is cpu: use fp32 or bf16"
     chosen = {"evaluate.blocks": () if isinstance(evaluate.blocks, str) else evaluate.blocks}
     chosen["evaluate.multiscale"] = evaluate.multiscale if isinstance(evaluate.multiscale, tuple) else ()
     deepest = max((v.network.depth for v in variants if v.network is not None), default=0)

@@ -15,7 +15,7 @@ from torch import nn
 
 from dinoskip.console import log
 from dinoskip.distributed import World
-from dinoskip.training.parallel import Strategy, transformer_blocks
+from dinoskip.training.parallel import transformer_blocks
 
 BACKEND = "inductor"
 
@@ -35,16 +35,18 @@ class Compiler:
         self.graphs, self.entered, self.executed = 0, 0, 0
         self.failure: str | None = None
 
-    def compile_(self, network: nn.Module, here: World, strategy: Strategy, *, by_block: bool = False) -> None:
+    def compile_(self, network: nn.Module, here: World, *, by_block: bool = False) -> None:
         """Compile in place, before the network is spread over ranks; names and state stay as they are.
 
-        The whole backbone of the network, or, under ``fsdp`` or if only its blocks are called (``by_block``), all
-        blocks of the network one by one: gathering a block's parameters is no part of a graph, and twelve blocks then
-        share one (with drop path one for each rate, of which torch would give up on the ninth).
+        The whole backbone of the network; with several ranks, or if only its blocks are called (``by_block``), all
+        blocks of the network one by one. Gradients of a graph are ready together at its end, so that of a whole
+        backbone they could not be exchanged during the backward pass (``ddp``), and gathering a block's parameters
+        (``fsdp``) is no part of a graph. Twelve blocks share one graph (with drop path one for each rate, of which
+        torch would give up on the ninth).
         """
         backbone = network.get_submodule("backbone")
         blocks = transformer_blocks(network if by_block else backbone)
-        if not blocks or not (by_block or (strategy == "fsdp" and here.size > 1)):
+        if not blocks or not (by_block or here.size > 1):
             self._compile(backbone)
             return
         limit = 8 * len(blocks)  # rates, two crop sizes, student and teacher

@@ -146,7 +146,7 @@ class _Loop:
         compiler = Compiler() if compiled else None
         if compiler is not None:
             for network in self.objective.networks.values():
-                compiler.compile_(network, self.here, self.config.parallel, by_block=self.objective.by_block)
+                compiler.compile_(network, self.here, by_block=self.objective.by_block)
         self.compiled = CompilerWatch(compiler, self.run_dir.note_environment)
         for role, network in self.objective.networks.items():
             if role != "student":

@@ -313,7 +313,8 @@ class OnlineEvaluation:
     """The observer of a DINO run (:class:`dinoskip.training.loop.Observer`): ``measures``, one after the other.
 
     ``score`` is the first one's headline. What fails (an unreadable data set, no device memory) is a warning on rank 0,
-    and its values are missing from that row: training goes on. Its cost is logged.
+    and its values are missing from that row: training goes on. Its cost is logged. The passes are in bfloat16 on a GPU,
+    as training is by default: no key depends on what is measured while training.
     """
 
     def __init__(self, measures: Sequence[OnlineMetric]) -> None:
@@ -331,6 +332,7 @@ class OnlineEvaluation:
             for measure in self.measures:
                 try:
                     backbone = Backbone.from_model(network.get_submodule("backbone"))
+                    backbone.precision = "bf16" if here.device.type == "cuda" else "fp32"
                     values |= measure(backbone, here)
                 except DinoskipError as error:  # raised on all ranks alike
                     if here.is_main:

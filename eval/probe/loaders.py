@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.randomness import numpy_rng
-from eval.labelled import BatchNormedTokens, Constants, Key, LabelledTokens
+from eval.labelled import BatchNormedTokens, Constants, Key, LabelledTokens, labels_ahead
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import CachedTargets, Targets, masked
 from eval.upsampling import upsampled_classes
@@ -125,9 +126,10 @@ class StoredTokenLoader:
         self._tokens.check()
 
     def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
+        ahead = labels_ahead(self.data.checked_label, rows.tolist())
         for at in range(0, len(rows), _LABELS):
             chunk = rows[at : at + _LABELS]
-            labels = [self.data.checked_label(int(row)) for row in chunk]
+            labels = list(islice(ahead, len(chunk)))
             for places in of_one_size(labels, _IMAGES[self.device.type]):
                 together = np.stack([labels[i] for i in places])
                 tokens = self._tokens.batch(chunk[places])

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.environment import memory_limit
+from eval.labelled import labels_ahead
 from eval.upsampling import bilinear, interpolation, pixel_centres
 
 Grid = tuple[int, int]
@@ -104,8 +105,8 @@ def make_targets(label: Label, rows: Sequence[int], num_classes: int, grid: Grid
     linear = torch.zeros(len(rows), num_classes, *grid)
     weights: list[torch.Tensor] = []
     size: Sequence[int] = grid
-    for at, row in enumerate(rows):
-        values = torch.from_numpy(np.ascontiguousarray(label(row)))
+    for at, read in enumerate(labels_ahead(label, rows)):
+        values = torch.from_numpy(np.ascontiguousarray(read))
         present, linear[at, present], weight = _of_label(values, num_classes, grid, refine)
         weights.append(weight)
         size = values.shape

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.augmentation_traffic import compiled_traffic
 from dinoskip.data.augment import augment, view_parameters
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.data.fused_augment import fused_augment, fused_parameters
+from dinoskip.data.fused_augment import FusedAugment, fused_augment, fused_parameters
 from dinoskip.data.multicrop import MultiCropTransform
 from tests.helpers.crops import crops, vectors
 
@@ -32,9 +35,12 @@ def test_a_compiler_fuses_it_into_few_kernels_that_move_few_bytes() -> None:
     assert moved < 0.25 * 29.4e9
 
 
-def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [torch._dynamo.exc.TorchDynamoException, RuntimeError])
+def test_compiling_that_fails_is_a_warning(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def no_compiler(*_: object) -> torch.Tensor:
-        raise torch._dynamo.exc.TorchDynamoException("no Triton here\nmore")
+        raise kind("no Triton here\nmore")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
     way = MultiCropTransform(CropConfig(), AugmentConfig(), 0)
@@ -45,6 +51,30 @@ def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
     assert [record.getMessage() for record in caplog.records] == [
         "the augmentation is not compiled and slower: no Triton here"
     ]
+
+
+def test_memory_that_runs_out_is_no_failure_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("48 GiB")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: full)
+    way = FusedAugment()
+    with pytest.raises(torch.OutOfMemoryError):
+        way(torch.empty(2, 3, 16, 16, dtype=torch.uint8, device="meta"), vectors(2, FLIP=1))
+    assert way.works
+
+
+def test_under_a_dispatch_mode_for_which_torch_does_not_compile_it_runs() -> None:
+    """torch 2.15 refuses, older ones run it uncompiled."""
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    batch, parameters, way = crops(2, 16), vectors(2, FLIP=1), FusedAugment()
+    with Passing():
+        ours = way(batch, parameters)
+    torch.testing.assert_close(ours, augment(batch, parameters), atol=2e-5, rtol=0)
 
 
 @pytest.mark.gpu

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 from tests.helpers.pretended_device import CUDA, DeviceMix, PretendedDevice, StreamRace
 
-pytestmark = pytest.mark.skipif(torch.__version__ < (2, 15), reason="reads and kernels are stated for torch 2.15")
-
 
 @pytest.fixture
 def device() -> Iterator[PretendedDevice]:

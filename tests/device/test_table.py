@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.device.paths import PATHS, Reading, measure
 from tests.device.table import STATED, Stated, chosen_device
 
-pytestmark = pytest.mark.skipif(torch.__version__ < (2, 15), reason="reads and kernels are stated for torch 2.15")
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
 

@@ -140,6 +140,8 @@ def _count_kernel(meter: Meter, func: Any, inputs: list[Tensor], outputs: list[T
 
 def _indexes_by_mask(name: str, inputs: list[Tensor]) -> bool:
     indexed = name in {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+    if indexed and name != "aten::index" and inputs[-1].numel() == 1:  # torch fills by the mask; 2.15 says so
+        return False
     return indexed and any(tensor.dtype in {torch.bool, torch.uint8} for tensor in inputs[1:])
 
 
@@ -521,6 +523,7 @@ class PretendedDevice:
             (torch.cuda, "mem_get_info", lambda _=None: (1 << 33, 1 << 34)),
             (torch.cuda, "Stream", state.streams.new), (torch.cuda, "Event", _Event),
             (torch.cuda, "stream", state.streams.entered), (torch.cuda, "current_stream", state.streams.current),
+            (torch.cuda, "is_current_stream_capturing", lambda: False),  # torch 2.11's optimizers ask
             (torch.accelerator, "is_available", lambda: False),  # torch's own question
             (Tensor, "record_stream", lambda tensor, stream: state.streams.keep(tensor, stream)),
         ):  # fmt: skip
@@ -568,18 +571,19 @@ class _Observer(TorchDispatchMode):
 
 
 class RealDevice:
-    """The GPU of this machine."""
+    """The GPU of this machine. Nothing is compiled: torch refuses to under a dispatch mode, which sees no such code."""
 
     device = CUDA
     real = True
 
     def __init__(self) -> None:
         meter = Meter()
-        self.counting, self._observer = meter.counting, _Observer(meter)
+        self.counting, self._observer, self._stack = meter.counting, _Observer(meter), ExitStack()
 
     def __enter__(self) -> RealDevice:
-        self._observer.__enter__()
+        self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        self._stack.enter_context(self._observer)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._observer.__exit__(*error)
+        self._stack.__exit__(*error)

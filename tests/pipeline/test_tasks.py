@@ -16,6 +16,7 @@ from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
 from dinoskip.tasks import TABLE, tasks
+from tests.helpers.devices import DEVICES
 
 SMALLER = (
     "data.scenes={kind: scenes, images: 12, size: 64, classes: 2, val_fraction: 0.5}",
@@ -42,10 +43,11 @@ SMALLER = (
 )
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=DEVICES)
+def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tasks")
-    assert main(["run", str(CONFIGS / "tasks.yaml"), f"output={out}", *SMALLER, "-q"]) == 0
+    device = ("--device", request.param)
+    assert main(["run", str(CONFIGS / "tasks.yaml"), f"output={out}", *SMALLER, "-q", *device]) == 0
     return out / "tasks" / "stages"
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from dinoskip.distributed import World, local, whole
 from dinoskip.files import load_tensors, save_tensors
@@ -135,7 +142,7 @@ def compiled(here: World, out: str, strategy: Strategy) -> None:
     """A step whose backbone was compiled in place before it was wrapped."""
     student, _ = make_pair(True)
     compilation.BACKEND = "aot_eager"  # the C++ compiler takes minutes
-    compilation.Compiler().compile_(student, here, strategy)
+    compilation.Compiler().compile_(student, here)
     forward = wrap(student, here, strategy)
     part = IMAGES // here.size
     for step in range(2):
@@ -148,6 +155,72 @@ def compiled(here: World, out: str, strategy: Strategy) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2, "one for each crop size, whatever the depth"
     if here.is_main:
         save_tensors(Path(out), gradients)
+
+
+def overlapping(here: World, out: str) -> None:
+    """Two compiled steps under DDP: in the second, what is sent of the gradients before the backward pass is over."""
+    student, _ = make_pair(True)
+    events: list[str] = []
+    compilation.BACKEND = aot_autograd(  # type: ignore[assignment]  # a backend may be a function, too
+        fw_compiler=boxed_nop, bw_compiler=partial(noted, events)
+    )
+    compilation.Compiler().compile_(student, here)
+    forward = wrap(student, here, "ddp")
+    assert isinstance(forward, DistributedDataParallel)
+
+    def sent(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        events.append("exchange")
+        return allreduce_hook(dist.group.WORLD, bucket)
+
+    forward.register_comm_hook(None, sent)
+    for name, parameter in student.backbone.blocks.named_parameters():
+        if name.endswith("attn.qkv.weight"):
+            parameter.register_post_accumulate_grad_hook(lambda _, block=name[0]: events.append(f"block {block}"))
+    losses = []
+    for step in range(2):
+        for p in student.parameters():
+            p.grad = None
+        events.clear()
+        part = IMAGES // here.size
+        scores = forward(*views_of(step, slice(part * here.rank, part * (here.rank + 1))))
+        loss = scores.square().mean()
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+    graphs = [number for number, event in enumerate(events) if event == "graph"]
+    assert len(graphs) == 4, "two blocks at two sizes of crops"
+    assert events.index("block 1") < graphs[-1] < events.index("block 0")
+    assert events.index("exchange") < graphs[-1]
+    mean = torch.stack(losses)
+    dist.all_reduce(mean)
+    gradient = student.backbone.blocks[0].mlp.fc1.weight.grad
+    if here.is_main:
+        save_tensors(Path(out), {"losses": mean / here.size, "gradient": gradient})
+
+
+def noted(events: list[str], graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+    """A graph of a backward pass that runs as it is and says so."""
+    run = boxed_nop(graph, inputs)
+
+    def called(given: list[Tensor]) -> object:
+        events.append("graph")
+        return run(given)
+
+    called._boxed_call = True  # type: ignore[attr-defined]
+    return called
+
+
+def uncompiled(here: World, out: str) -> None:
+    """The same two steps in one process, with nothing compiled."""
+    student, _ = make_pair(True)
+    losses = []
+    for step in range(2):
+        for p in student.parameters():
+            p.grad = None
+        losses.append(student(*views_of(step, slice(IMAGES))).square().mean())
+        torch.autograd.backward(losses[-1])
+    gradient = student.backbone.blocks[0].mlp.fc1.weight.grad
+    assert gradient is not None
+    save_tensors(Path(out), {"losses": torch.stack(losses).detach(), "gradient": gradient})
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -193,6 +266,12 @@ def test_whole_tensors_survive_being_cut_and_gathered(tmp_path: Path) -> None:
 def test_a_backbone_compiled_before_wrapping_gives_the_same_gradients(strategy: Strategy, tmp_path: Path) -> None:
     on_ranks(1, tmp_path, compiled, str(tmp_path / "one"), strategy)
     on_ranks(2, tmp_path, compiled, str(tmp_path / "two"), strategy)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_gradients_of_compiled_blocks_are_exchanged_during_the_backward_pass(tmp_path: Path) -> None:
+    on_ranks(1, tmp_path, uncompiled, str(tmp_path / "one"))
+    on_ranks(2, tmp_path, overlapping, str(tmp_path / "two"))
     assert_same(tmp_path / "one", tmp_path / "two")
 
 

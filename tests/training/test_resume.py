@@ -13,6 +13,7 @@ from dinoskip.data import ImageFolder
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.specs import list_checkpoints
 from dinoskip.training import PretrainJob, objective, pretrain
+from tests.helpers.devices import deterministic
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
 OPTIMIZERS = [kind.model_fields["name"].default for kind in get_args(get_args(OptimizerConfig)[0])]
@@ -42,7 +43,9 @@ def job_of(**more: Any) -> PretrainJob:
     return PretrainJob.model_validate({**tree, "optimizer": {"lr": 0.02, **optimizer}})
 
 
-def killed_before(step: int, job: PretrainJob, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_before(
+    step: int, job: PretrainJob, run_dir: Path, monkeypatch: pytest.MonkeyPatch, device: str = "cpu"
+) -> None:
     """Train until ``step`` (1, 2, ...) is about to change the weights."""
     original, steps = objective.gradients_of, []
 
@@ -56,22 +59,24 @@ def killed_before(step: int, job: PretrainJob, run_dir: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(objective, "gradients_of", gradients)
         with pytest.raises(Killed):
-            pretrain(job, folder(), run_dir, device="cpu")
+            pretrain(job, folder(), run_dir, device=device)
 
 
-def assert_goes_on_to_the_same(job: PretrainJob, steps: list[int], tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+def assert_goes_on_to_the_same(
+    job: PretrainJob, steps: list[int], tmp_path: Path, patch: pytest.MonkeyPatch, device: str = "cpu"
+) -> None:
     """Kill one run before each of ``steps`` in turn; all it leaves then and at the end is that of a straight run."""
     kept = {"keep_epochs": (1, 2, 3), "checkpoint_every_steps": None}
     straight = pretrain(job.model_copy(update={"pretrain": job.pretrain.model_copy(update=kept)}),
-                        folder(), tmp_path / "straight", device="cpu")  # fmt: skip
+                        folder(), tmp_path / "straight", device=device)  # fmt: skip
     run_dir = tmp_path / "run"
     for step in steps:
-        killed_before(step, job, run_dir, patch)
+        killed_before(step, job, run_dir, patch, device)
         assert max(list_checkpoints(run_dir)) == step - 1
         if (step - 1) % EPOCH == 0:
             name = f"checkpoints/step-{step - 1:08d}"
             assert tensor_hashes(run_dir / name) == tensor_hashes(tmp_path / "straight" / name)
-    assert tensor_hashes(pretrain(job, folder(), run_dir, device="cpu")) == tensor_hashes(straight)
+    assert tensor_hashes(pretrain(job, folder(), run_dir, device=device)) == tensor_hashes(straight)
     assert rows_of(run_dir) == rows_of(tmp_path / "straight")
 
 
@@ -92,6 +97,18 @@ def test_bits_with_every_optimizer(optimizer: str, tmp_path: Path, monkeypatch: 
     frequency = {"precondition_frequency": 3} if optimizer not in {"adamw", "muon"} else {}
     job = job_of(optimizer={"name": optimizer, "lr": 0.01, **frequency})
     assert_goes_on_to_the_same(job, [4, 5, 13], tmp_path, monkeypatch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("optimizer", ["adamw", "soap"])
+def test_bits_on_a_gpu(optimizer: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With deterministic algorithms; positions that are resized have none in torch, so all crops have one size."""
+    frequency = {"precondition_frequency": 3} if optimizer == "soap" else {}
+    crops = {"global_size": 32, "local_size": 32, "num_local": 1}
+    job = job_of(optimizer={"name": optimizer, "lr": 0.01, **frequency}, crops=crops, compile=compiled)
+    with deterministic():
+        assert_goes_on_to_the_same(job, [4, 5], tmp_path, monkeypatch, "cuda")
 
 
 @pytest.mark.slow

@@ -32,6 +32,10 @@ from dinoskip.vit_config import MLP_RATIO, VitConfig
 
 CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
+SLOWER: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {"a100": {"bf16": 1.0, "tf32": 2.0, "fp32": 16.0}, "h100": {"bf16": 1.0, "tf32": 2.0, "fp32": 989 / 67}}
+)
+"""By what the rates of :data:`CARDS` are divided: TF32 156 and 494.5, float32 19.5 and 67 TFLOP/s, same data sheets."""
 UTILISATION = 0.4
 """Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
 _VALUE = 2  # bytes of a float16 feature
@@ -50,7 +54,8 @@ class Cost:
 
     ``work`` is what its time grows with, in units that nodes of one ``kind`` share: operations where it trains or sends
     images through a network; where it reads features how many numbers; else 1. The kind is the stage, with the
-    optimizer of a training, the use of features and the sort of data that is composed.
+    optimizer of a training, the use of features and the sort of data that is composed. ``precision`` is that of its
+    operations; trainings are taken to be in bfloat16.
     """
 
     stage: str
@@ -61,9 +66,11 @@ class Cost:
     work: float = 1.0
     node: str = ""
     kind: str = ""
+    precision: str = "bf16"
 
-    def hours(self, tflops: float) -> float:
-        """GPU hours at a rate in TFLOP/s."""
+    def hours(self, card: str) -> float:
+        """GPU hours on a card of :data:`CARDS`."""
+        tflops = CARDS[card] / SLOWER[card][self.precision]
         return self.flop / (tflops * 1e12 * UTILISATION) / 3600
 
 
@@ -72,6 +79,7 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
     by_name = {variant.name: variant for variant in variants}
     swept = {variant.sweep: variant for variant in reversed(variants)}
     recipe, reckoned = recipe_of(study), StudyWork(images, variants, nodes)
+    passes = "bf16" if study.evaluate.precision == "auto" else study.evaluate.precision  # auto on a card is bf16
     of_nodes: list[Cost] = []
     for node in nodes:
         variant = swept[node.id] if node.stage == "sweep" else by_name.get(node.variant)
@@ -82,7 +90,7 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
         elif node.stage == "data":
             cost = Cost(node.stage, node.variant, kind=f"data {study.data[node.id.rpartition('/')[2]].kind}")
         else:
-            cost = _evaluated(node, reckoned)
+            cost = replace(_evaluated(node, reckoned), precision=passes)
         of_nodes.append(replace(cost, node=node.id, kind=cost.kind or node.stage))
     return of_nodes
 
@@ -157,7 +165,7 @@ def lines(every_cost: Sequence[Cost], card: str, measured: Mapping[str, float]) 
 
 
 def _line(what: str, costs_of: Sequence[Cost], card: str, measured: Mapping[str, float]) -> tuple[str, ...]:
-    hours, disk = sum(cost.hours(CARDS[card]) for cost in costs_of), sum(cost.disk for cost in costs_of) / 1e9
+    hours, disk = sum(cost.hours(card) for cost in costs_of), sum(cost.disk for cost in costs_of) / 1e9
     known = [cost.work * measured[cost.kind] / 3600 for cost in costs_of if cost.kind in measured]
     more = "> " if 0 < len(known) < len(costs_of) else ""
     images = sum(cost.images for cost in costs_of)

@@ -170,7 +170,8 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
 def _columns(task: Task, model: ShownModel, shown: _Shown, scratch: Path) -> list[GalleryModel]:
     """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
     label, asked = model.label, model.blocks
-    whole: Backbone = open_backbone(model.backbone, task.inputs.get(f"weights:{label}"), task.device)
+    weights = task.inputs.get(f"weights:{label}")
+    whole: Backbone = open_backbone(model.backbone, weights, task.device, task.settings.precision)
     columns = []
     for number, backbone in enumerate(whole.parts):
         blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]

@@ -8,6 +8,7 @@ from typing import Any
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.sections import Precision
 from eval.tokencut.config import TokenCutConfig
 from visualize.gallery.config import GalleryConfig
 
@@ -29,7 +30,7 @@ class GallerySettings(NodeSettings):
 
     ``section`` has the data set filled in, ``least`` is the fewest pixels of a side where it has none; ``split`` is
     shown of it. ``read`` and ``facet`` are what colours and cuts are of, ``blocks`` those of the study. ``surfaces``
-    are the splits of other data sets that are shown beside, by layer.
+    are the splits of other data sets that are shown beside, by layer. ``precision`` is that of the networks' passes.
     """
 
     section: GalleryConfig
@@ -44,6 +45,7 @@ class GallerySettings(NodeSettings):
     blocks: str | Sequence[int] = "all"
     surfaces: Mapping[str, str] = field(default_factory=dict)
     least: int = 224
+    precision: Precision = "fp32"
 
     def plain(self) -> dict[str, Any]:
         """Settings as they are hashed: a single page leaves out its limit of images, cuts leave out defaults."""
@@ -63,6 +65,7 @@ class GallerySettings(NodeSettings):
             **({"cut": cut} if cut else {}),
             "seed": self.seed,
             "blocks": self.blocks,
+            **({} if self.precision == "fp32" else {"precision": self.precision}),
         }
 
     def _of_model(self, model: ShownModel) -> dict[str, Any]:

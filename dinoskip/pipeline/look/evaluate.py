@@ -59,6 +59,7 @@ def evaluate(
     specs = [backbones] if isinstance(backbones, str) else list(backbones)
     labels = labels_of(Path(data), kind)
     tree = study_tree(specs, labels, Path(out), images=images, blocks=blocks, measures=tasks, gallery=False)
+    tree["device"] = device
     changes = [f"{key}={value}" for key, value in (settings or {}).items()]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "evaluate"}), changes))
     nodes = only(build_nodes(study, variants), tasks, gathering="")

@@ -18,7 +18,8 @@ def run(task: Task) -> None:
     wanted = task.settings
     dataset = open_split(task, wanted.use, wanted.split)
     with world(task.device) as here:
-        backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), "cpu").to(here.device)
+        weights = task.inputs.get("weights")
+        backbone = open_backbone(wanted.backbone, weights, "cpu", wanted.precision).to(here.device)
         export(
             backbone,
             dataset,

@@ -173,6 +173,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         study.evaluate.block_list,
         splits,
         probe.size,
+        study.precision,
     )
     nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
 

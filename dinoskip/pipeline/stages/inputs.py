@@ -9,6 +9,7 @@ from dinoskip import features
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import LABELS
+from dinoskip.pipeline.sections import Precision
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.settings import FeatureSettings
 
@@ -37,13 +38,15 @@ def open_split(task: Task, use: str, split: str) -> Any:
     return datasets.open_labels(LABELS[use], config, split, root)
 
 
-def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbone:
-    """An exported weights file of this study, or the backbone that the variant names."""
+def open_backbone(spec: str | None, weights: Path | None, device: str, precision: Precision) -> Backbone:
+    """An exported weights file of this study, or the backbone that the variant names; its passes in a precision."""
     from dinoskip.distributed import choose_device  # torch
     from dinoskip.models import load_backbone
 
     weights_spec = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
-    return load_backbone(weights_spec, device=str(choose_device(device)))
+    backbone = load_backbone(weights_spec, device=str(choose_device(device)))
+    backbone.precision = precision
+    return backbone
 
 
 def open_features(task: Task, role: str) -> FeatureSet:
@@ -51,7 +54,7 @@ def open_features(task: Task, role: str) -> FeatureSet:
     if role in task.inputs:
         return features.FeatureStore.open(task.inputs[role] / "store", facet=task.settings.read)
     wanted = task.settings.windows[role]
-    backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), task.device)
+    backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), task.device, wanted.precision)
     return features.FeatureWindows(
         backbone,
         open_split(task, wanted.use, wanted.split),

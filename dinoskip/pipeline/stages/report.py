@@ -20,7 +20,8 @@ from dinoskip.tasks import tasks
 from visualize.report.config import ReportConfig
 
 _NOT_ON_CARD = {
-    "name", "output", "stages", "storage", "accept", "data", "model", "optimizer", "variants", "gallery", "report",
+    "name", "output", "stages", "device", "storage", "accept", "data", "model", "optimizer", "variants", "gallery",
+    "report",
 }  # fmt: skip
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 
@@ -51,10 +52,12 @@ def _card(study: StudyBase) -> dict[str, Any]:
         mode="json",
         exclude={
             **dict.fromkeys(_NOT_ON_CARD | {name for name, section in used.items() if not section}, True),
-            "evaluate": {"features", *tasks_left_out},
+            "evaluate": {"features", "precision", *tasks_left_out},
             "supervise": set(FREE) if used["supervise"] else True,
         },
     )
+    if study.precision != "fp32":
+        card["evaluate"]["precision"] = study.precision
     pretrain = study.find(PretrainSection)
     return card | ({} if pretrain is None else {"pretrain": settings_for_key(pretrain, without=FREE)})
 

@@ -69,7 +69,7 @@ class FeatureSettings(NodeSettings):
     """Features of a split: where blocks are read and under which norms, how images are sized, which use is made.
 
     ``facets`` are those of one export: one pass gives them all. ``backbone`` is a variant's that is not trained in the
-    study. ``windows``: they are computed as they are read, not stored.
+    study. ``windows``: they are computed as they are read, not stored. ``precision`` is that of the pass.
     """
 
     use: str
@@ -81,6 +81,7 @@ class FeatureSettings(NodeSettings):
     version: Mapping[str, str] = field(default_factory=dict)
     backbone: str | None = None
     windows: bool = False
+    precision: str = "fp32"
 
     @classmethod
     def of(
@@ -94,7 +95,10 @@ class FeatureSettings(NodeSettings):
     ) -> FeatureSettings:
         """What a task requests of a network's evaluated blocks; ``without_norm``: of no norm, else the usual."""
         norms = ["none" if without_norm else usual_norm(facet, nodes.study.evaluate.norm[0]) for facet in facets]
-        return cls(use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version)
+        return cls(
+            use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version,
+            precision=nodes.study.precision,
+        )  # fmt: skip
 
     def in_windows(self, model: EvaluatedModel) -> FeatureSettings:
         """Return settings of the same features, computed window by window as they are read."""
@@ -117,6 +121,7 @@ class FeatureSettings(NodeSettings):
             "use": self.use,
             **self.version,
             **({} if self.backbone is None else {"backbone": self.backbone}),
+            **({} if self.precision == "fp32" else {"precision": self.precision}),
             **({"split": self.split, "version": FEATURES_VERSION} if self.windows else {}),
         }
 

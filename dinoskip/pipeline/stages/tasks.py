@@ -162,7 +162,7 @@ def _add_node(
     settings = TaskSettings(
         record,
         section,
-        {**nodes.context(model.variant, model.epoch), "dataset": name},
+        {**nodes.context(model.variant, model.epoch), "dataset": name, **_precision(nodes.study)},
         StudySettings(**{key: of_study[key] for key in record.study_settings}),
         reading.facets,
         reading.norms,
@@ -184,13 +184,21 @@ def _add_node(
     )
 
 
+def _precision(study: StudyBase) -> dict[str, Any]:
+    """The precision of frozen passes as a field of rows, which are of float32 where they do not say."""
+    return {} if study.precision == "fp32" else {"precision": study.precision}
+
+
 def run(of: Task) -> None:
     """Open what the task reads, and measure."""
     settings = of.settings
     record, section = settings.record, settings.section
     labels = {role: open_split(of, record.label, split) for role, split in record.splits(section).items()}
     inputs = {ask.role: open_features(of, ask.role) for ask in record.features(section)}
-    backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
+    backbone: Backbone | None = None
+    if settings.network:
+        precision = settings.context.get("precision", "fp32")
+        backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device, precision)
     left_out = list(labels.values())[-1].left_out
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
     parts = _parts(inputs, backbone, settings.study.blocks)

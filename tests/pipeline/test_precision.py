@@ -1,0 +1,91 @@
+"""evaluate.precision: what it changes in keys, rows, plans and features, and what it leaves alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from dinoskip.cli.start import CONFIGS
+from dinoskip.errors import ConfigError
+from dinoskip.models import Backbone, create_model
+from dinoskip.pipeline.estimate.costs import SLOWER, costs
+from dinoskip.pipeline.estimate.work import StudyImages
+from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.results import EvalResult, read_rows, write_rows
+from dinoskip.tasks import TABLE
+from tests.helpers.study import TINY
+
+MEASURES = {*TABLE, "features", "gallery", "report"}
+
+
+@cache
+def settings(*overrides: str) -> dict[str, Any]:
+    """What the key of each node is made of, but for its inputs."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "s.yaml"
+        path.write_text(TINY)
+        return {node.id: node.plain for node in build_nodes(*load_study(path, overrides))}
+
+
+def test_keys_say_it_where_it_is_not_float32_and_trainings_never() -> None:
+    usual = settings()
+    for same in (("evaluate.precision=fp32",), ("device=cpu",), ("device=cuda", "evaluate.precision=fp32")):
+        assert settings(*same) == usual, same
+    bf16 = settings("device=cuda")
+    assert settings("evaluate.precision=bf16") == bf16
+    assert settings("evaluate.precision=tf32") not in (usual, bf16)
+    assert list(bf16) == list(usual)
+    changed = {name.partition("/")[0] for name in usual if usual[name] != bf16[name]}
+    measuring = {name.partition("/")[0] for name in usual} & MEASURES
+    assert changed == measuring
+    assert {"features", "gallery", "probe", "video", "correspondence"} <= changed
+
+
+def test_tf32_is_not_of_a_cpu(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TINY)
+    with pytest.raises(ConfigError, match=r"evaluate\.precision"):
+        load_study(path, ["device=cpu", "evaluate.precision=tf32"])
+
+
+def test_hours_are_by_the_rate_of_the_precision() -> None:
+    def hours(*overrides: str) -> dict[str, float]:
+        study, variants = load_study(CONFIGS / "paper" / "table2_dino.yaml", overrides)
+        made = costs(StudyImages(study, assume=True), study, variants, build_nodes(study, variants))
+        return {cost.node: cost.hours("h100") for cost in made if cost.flop}
+
+    usual, exact = hours(), hours("evaluate.precision=fp32")
+    assert hours("evaluate.precision=bf16") == usual
+    for node, value in usual.items():
+        factor = 1.0 if node.startswith("pretrain/") else SLOWER["h100"]["fp32"]
+        assert exact[node] == pytest.approx(factor * value), node
+
+
+def test_rows_say_it_where_it_is_not_float32(tmp_path: Path) -> None:
+    row = EvalResult("mIoU", 40.0, "probe", "1", "voc", "val", 8)
+    other = row.with_context({"precision": "bf16"})
+    write_rows(tmp_path / "rows.json", [row, other])
+    assert read_rows(tmp_path / "rows.json") == [row, other]
+    assert (tmp_path / "rows.json").read_text().count("precision") == 1
+    assert other.baseline("majority class", 1.0) == row.baseline("majority class", 1.0)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_features_in_bfloat16_are_close_and_of_the_weights_dtype(skip: bool) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_mini_patch8", depth=2, img_size=32, skip=skip))
+    images, facets = torch.randn(2, 3, 32, 32), ["out", "key", "mlp"]
+    usual, said = backbone.layers(images, [1, 2], facets, "none"), backbone.beside_weights
+    backbone.precision = "bf16"
+    rounded = backbone.layers(images, [1, 2], facets, "none")
+    for facet in facets:
+        for block in (1, 2):
+            mine, other = rounded[facet][block].tokens, usual[facet][block].tokens
+            assert mine.dtype == torch.float32
+            assert 0 < float((mine - other).norm() / other.norm()) < 0.02
+    assert backbone.beside_weights == [*said, "precision bf16"]
