@@ -197,8 +197,8 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         different.append([str(units), *cells[1]])
     return [
         f"Equal networks, the luck of a training one standard error: percent of pages of {_LINES} lines, of a kind "
-        f"each ({', '.join(ON_PAGES)}), with a verdict, ± its standard error; percent of the differences' intervals that "
-        "hold the difference (with one seed that of the two trainings); percent of lines without an interval.",
+        f"each ({', '.join(ON_PAGES)}), with a verdict, ± its standard error; percent of the differences' intervals "
+        "that hold the difference (with one seed that of the two trainings); percent of lines without an interval.",
         "", *markdown_table(head, equal),
         "One network better by 5 standard errors of a difference, the luck of a training a third of one: percent of "
         "lines with a verdict.",
