@@ -17,7 +17,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +69,9 @@ def make_photos(root: Path, count: int, suffix: str, size: tuple[int, int]) -> P
     return photos
 
 
-def time_parts() -> Counter[str]:
+def time_parts() -> dict[str, float]:
     """Wrap each function of ``PARTS``, for good; the CPU-seconds that calling threads spend in it are added up."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
 
     def timed(original: Callable[..., Any], part: str) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +123,8 @@ def main() -> None:
             "ready 224×224": make_photos(Path(folder) / "ready", args.images, ".ppm", (SIZE, SIZE)),
         }
         ratios: dict[str, list[np.ndarray]] = {kind: [] for kind in kinds}
-        bares, cost = [], Counter[str]()
+        bares: list[np.ndarray] = []
+        cost: dict[str, float] = defaultdict(float)
         for number in range(args.rounds + 1):  # the first is not counted
             alone = measured(bare)
             for kind, photos in kinds.items():
@@ -137,14 +138,15 @@ def main() -> None:
                 shutil.rmtree(out)
                 if number:
                     ratios[kind].append(whole / alone)
-                    cost += spent if kind.startswith("JPEG") else Counter()
+                    for part, seconds in spent.items() if kind.startswith("JPEG") else ():
+                        cost[part] += seconds
             bares += [alone] if number else []
-    seconds, cpu = np.median(bares, 0)
-    print(f"bare forward {seconds:.2f} s, {cpu:.2f} CPU-s")
-    for kind, measured in ratios.items():
+    wall, cpu = np.median(bares, 0)
+    print(f"bare forward {wall:.2f} s, {cpu:.2f} CPU-s")
+    for kind, of_kind in ratios.items():
         each = [
             f"{statistics.median(column):.3f} ({min(column):.3f} to {max(column):.3f})"
-            for column in np.transpose(measured)
+            for column in np.transpose(of_kind)
         ]
         print(f"export of {kind}: ratio {each[0]} in seconds, {each[1]} in CPU-seconds")
     for part in PARTS:

@@ -35,7 +35,8 @@ def regions(classes: int, size: tuple[int, int], rng: np.random.Generator) -> np
     points = rng.uniform(0, 1, (10, 2)) * size
     y, x = np.mgrid[: size[0], : size[1]]
     nearest = ((y[..., None] - points[:, 0]) ** 2 + (x[..., None] - points[:, 1]) ** 2).argmin(-1)
-    return rng.integers(0, classes, 10).astype(np.uint8)[nearest]
+    label_map: np.ndarray = rng.integers(0, classes, 10).astype(np.uint8)[nearest]
+    return label_map
 
 
 def fitted_logits(classes: int, size: tuple[int, int], grid: int, rates: tuple[float, ...]) -> torch.Tensor:
@@ -60,7 +61,8 @@ def fitted_logits(classes: int, size: tuple[int, int], grid: int, rates: tuple[f
         for step in range(EPOCHS * IMAGES // BATCH):
             part = slice(step * BATCH % IMAGES, step * BATCH % IMAGES + BATCH)
             optimizer.zero_grad()
-            F.cross_entropy(head(x[part]).flatten(0, 1), y[part].flatten()).backward()
+            loss = F.cross_entropy(head(x[part]).flatten(0, 1), y[part].flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         maps.append(head(x[0]).detach().T.view(classes, grid, grid))
     return torch.stack(maps)

@@ -49,14 +49,16 @@ def features(grid: Grid, dim: int, seed: int, noise: float = 0.5, smooth: float 
     fields = np.stack([scipy.ndimage.gaussian_filter(rng.standard_normal(grid), smooth) for _ in range(16)], axis=-1)
     strengths = np.arange(1, 17) ** -0.5 / fields.std()
     tokens = (fields.reshape(-1, 16) * strengths) @ rng.standard_normal((16, dim))
-    return (tokens + noise * rng.standard_normal(tokens.shape)).astype(np.float32)
+    descriptors: np.ndarray = (tokens + noise * rng.standard_normal(tokens.shape)).astype(np.float32)
+    return descriptors
 
 
 def reference_eigen(similar: np.ndarray) -> np.ndarray:
     """Dense affinity from the boolean edges and the generalised eigenvectors 1 and 2."""
     affinity = np.where(similar, 1.0, 1e-5)
     degrees = np.diag(affinity.sum(axis=1))
-    return scipy.linalg.eigh(degrees - affinity, degrees, subset_by_index=[1, 2])[1][:, 0]
+    vectors: np.ndarray = scipy.linalg.eigh(degrees - affinity, degrees, subset_by_index=[1, 2])[1]
+    return vectors[:, 0]
 
 
 def reference_cut(tokens: np.ndarray, grid: Grid) -> np.ndarray:
@@ -66,8 +68,8 @@ def reference_cut(tokens: np.ndarray, grid: Grid) -> np.ndarray:
     mask = y > y.mean()
     seed = int(np.abs(y).argmax())
     mask = mask if mask[seed] else ~mask
-    labels = scipy.ndimage.label(mask.reshape(grid))[0]
-    return labels == labels.flat[seed]
+    labels: np.ndarray = scipy.ndimage.label(mask.reshape(grid))[0]
+    return np.asarray(labels == labels.flat[seed])
 
 
 def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:

@@ -20,12 +20,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dinoskip.cut_protocols import CutProtocol
+from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.estimates import (
-    LEAST_TO_CHOOSE,
     SIGNIFICANT,
     Difference,
     Estimate,
-    cross_fitted_best,
     difference,
     estimate,
 )

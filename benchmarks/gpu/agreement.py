@@ -65,7 +65,7 @@ def take(what: PretrainJob, device: torch.device, *, fast: bool = False) -> Take
     if fast:
         compiler = Compiler()
         for network in dino.networks.values():
-            compiler.compile_(network, here, "ddp")
+            compiler.compile_(network, here)
     optimizer = build_optimizer(dino.student, what.optimizer)
     engine = Engine(dino.student, dino.student, optimizer, loader, here, seed=0, bf16=fast)
     start, losses = _weights(dino), []

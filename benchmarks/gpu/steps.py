@@ -106,7 +106,7 @@ def ours(kit: Kit, batch: int, asked: Asked, size: Sizes | None = None) -> Made:
     if asked.compiled:
         compiler = Compiler()
         for network in dino.networks.values():
-            compiler.compile_(network, here, "ddp")
+            compiler.compile_(network, here)
     loader = Given(size.crops(batch, kit.device))
     optimizer = build_optimizer(dino.student, job.optimizer)
     engine = Engine(dino.student, dino.student, optimizer, loader, here, seed=0, bf16=kit.cuda)
