@@ -22,14 +22,18 @@ import math
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from benchmarks.made_up import ON_PAGES, blank, expected, images, row_of, unit
-from benchmarks.miou_intervals import miou_tables
+from benchmarks.miou_intervals import CLASSES, miou_lines, miou_table
 from benchmarks.pages import markdown_table
 from dinoskip.environment import describe
 from dinoskip.estimates import least_gap
@@ -43,6 +47,7 @@ from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import AnswerLine, answers
 from visualize.rows import StudyVariant
 
+Result = TypeVar("Result")
 UNITS = (6, 12, 60, 216, 1449)
 SEEDS = (1, 2, 3, 5)
 BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
@@ -178,23 +183,34 @@ CASES: Sequence[tuple[str, Made]] = (
 )  # fmt: skip
 
 
-def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[str]:
+def of_each(made: Callable[..., Result], given: Sequence[tuple[object, ...]], jobs: int) -> list[Result]:
+    """What ``made`` makes of each of ``given``, in ``jobs`` processes; every one has a seed of its own."""
+    if jobs == 1:
+        return [made(*arguments) for arguments in given]
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        return list(pool.map(made, *zip(*given, strict=True)))
+
+
+def rates_tables(pages: int, samples: int, jobs: int = 1) -> list[str]:
     """The tables of docs/report.md; ``pages`` studies and ``samples`` of images each."""
-    head = ("units", *(f"{seeds} seed{'s' if seeds > 1 else ''}" for seeds in SEEDS))
+    cells = [(units, seeds, pages if units < 1000 else max(10, pages // 3)) for units in UNITS for seeds in SEEDS]
+    none = of_each(rates, [(Made(units, seeds, lines=_LINES), count) for units, seeds, count in cells], jobs)
+    still = of_each(
+        rates, [(Made(units, 1, 0.0, lines=_LINES), count) for units, _, count in cells[:: len(SEEDS)]], jobs
+    )
+    gap = [(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 10)) for units, seeds, count in cells]
+    found = [round(rate.lines) for rate in of_each(rates, gap, jobs)]
     equal, different = [], []
-    for units in UNITS:
-        cells: tuple[list[str], list[str]] = ([], [])
-        count = pages if units < 1000 else max(10, pages // 3)
-        for seeds in SEEDS:
-            none = rates(Made(units, seeds, lines=_LINES), count)
-            still = none if seeds > 1 else rates(Made(units, seeds, 0.0, lines=_LINES), count)
-            gap = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 10))
-            error = math.sqrt(none.pages * (100 - none.pages) / count)
-            cells[0].append(f"{none.pages:.1f} ± {error:.1f}, {still.coverage:.0f}, {none.without:.0f}")
-            cells[1].append(f"{gap.lines:.0f}")
-            say(f"{units} units, {seeds} seeds: {none} of {count} pages; without luck {still}; different {gap}")
-        equal.append([str(units), *cells[0]])
-        different.append([str(units), *cells[1]])
+    for row, units in enumerate(UNITS):
+        texts = []
+        for column in range(len(SEEDS)):
+            at = row * len(SEEDS) + column
+            wrong, coverage = none[at].pages, (none[at] if column else still[row]).coverage
+            error = math.sqrt(wrong * (100 - wrong) / cells[at][2])
+            texts.append(f"{wrong:.1f} ± {error:.1f}, {coverage:.0f}, {none[at].without:.0f}")
+        equal.append([str(units), *texts])
+        different.append([str(units), *map(str, found[row * len(SEEDS) : (row + 1) * len(SEEDS)])])
+    head = ("units", *(f"{seeds} seed{'s' if seeds > 1 else ''}" for seeds in SEEDS))
     return [
         f"Equal networks, the luck of a training one standard error: percent of pages of {_LINES} lines, of a kind "
         f"each ({', '.join(ON_PAGES)}), with a verdict, ± its standard error; percent of the differences' intervals "
@@ -203,7 +219,7 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         "One network better by 5 standard errors of a difference, the luck of a training a third of one: percent of "
         "lines with a verdict.",
         "", *markdown_table(head, different),
-        *power_table(), *special_table(pages // 3, say), *score_table(samples, say), *miou_tables(samples, say),
+        *power_table(), *special_table(pages // 3, jobs), *score_table(samples, jobs), *miou_tables(samples, jobs),
     ]  # fmt: skip
 
 
@@ -215,20 +231,21 @@ def power_table() -> list[str]:
     return [text, "", *markdown_table(head, lines)]
 
 
-def special_table(pages: int, say: Callable[[str], None]) -> list[str]:
+def special_table(pages: int, jobs: int) -> list[str]:
     """Pages of equal networks with a verdict, by kind of study."""
-    lines = []
-    for name, design in CASES:
-        lines.append([name, f"{rates(design, pages).pages:.1f}"])
-        say(": ".join(lines[-1]))
-    rng = np.random.default_rng(0)
-    for seeds in (1, 3):
-        design = Made(60, seeds, lines=_LINES, kinds=_PAIR, networks=5)
-        judged = [claimed(design, rng) for _ in range(pages)]
-        wrong = 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in judged]))
+    found = of_each(rates, [(design, pages) for _, design in CASES], jobs)
+    lines = [[name, f"{rate.pages:.1f}"] for (name, _), rate in zip(CASES, found, strict=True)]
+    for seeds, wrong in zip((1, 3), of_each(wrong_claims, [(1, pages), (3, pages)], jobs), strict=True):
         lines.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
-        say(": ".join(lines[-1]))
     return ["Percent of pages of equal networks with a verdict:", "", *markdown_table(("study", "pages"), lines)]
+
+
+def wrong_claims(seeds: int, pages: int) -> float:
+    """Percent of pages of the paper's claims on which a comparison of equal networks counts."""
+    rng = np.random.default_rng(seeds)
+    design = Made(60, seeds, lines=_LINES, kinds=_PAIR, networks=5)
+    judged = [claimed(design, rng) for _ in range(pages)]
+    return 100 * float(np.mean([any(comparison.sign for comparison in comparisons) for comparisons in judged]))
 
 
 SCORED: Sequence[tuple[str, str, float]] = (
@@ -251,17 +268,25 @@ def score_coverage(kind: str, shift: float, units: int, samples: int) -> tuple[f
     return 100 * len(held) / samples, 100 * float(np.mean(held)) if held else math.nan
 
 
-def score_table(samples: int, say: Callable[[str], None]) -> list[str]:
+def score_table(samples: int, jobs: int) -> list[str]:
     """Coverage of rows' intervals."""
+    asked = [(kind, shift, units, samples) for _, kind, shift in SCORED for units in UNITS]
+    found = iter(of_each(score_coverage, asked, jobs))
     lines = []
-    for name, kind, shift in SCORED:
-        found = [score_coverage(kind, shift, units, samples) for units in UNITS]
-        lines.append([name, *(f"{held:.0f}" + ("" if given == 100 else f" of {given:.0f}") for given, held in found)])
-        say(": ".join(lines[-1]))
+    for name, _, _ in SCORED:
+        of_name = [next(found) for _ in UNITS]
+        lines.append([name, *(f"{held:.0f}" + ("" if given == 100 else f" of {given:.0f}") for given, held in of_name)])
     text = (
         "A score's interval: percent of samples in which it holds the score of all images (of percent that have one)."
     )
     return [text, "", *markdown_table(("score", *(f"{units} units" for units in UNITS)), lines)]
+
+
+def miou_tables(samples: int, jobs: int) -> list[str]:
+    """The table of :mod:`benchmarks.miou_intervals`."""
+    kinds = list(product((False, True), CLASSES))
+    lines = of_each(miou_lines, [(classes, poor, samples) for poor, classes in kinds], jobs)
+    return miou_table([line for of_kind in lines for line in of_kind])
 
 
 def write_tables(path: Path, lines: Sequence[str], about: str) -> None:
@@ -279,8 +304,9 @@ def main() -> int:
     )
     parser.add_argument("--samples", type=int, default=400, help="samples of images for the mIoU (default: 400)")
     parser.add_argument("--table", type=Path, help="the page whose tables are written")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1); they change no number")
     args = parser.parse_args()
-    lines = rates_tables(args.pages, args.samples, lambda text: print(text, file=sys.stderr, flush=True))
+    lines = rates_tables(args.pages, args.samples, args.jobs)
     machine = describe()
     about = (
         f"`python -m benchmarks.decisions --pages {args.pages} --samples {args.samples}`, {machine['cores']} cores, "

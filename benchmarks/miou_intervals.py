@@ -5,9 +5,8 @@ Part of ``python -m benchmarks.decisions``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,17 +111,20 @@ def rejected(whole: Population, images: int, samples: int, seed: int = 0) -> tup
     return 100 * float(np.mean(wrong)), 100 * float(np.mean(widths))
 
 
-def miou_tables(samples: int, say: Callable[[str], None]) -> list[str]:
-    """The table of docs/report.md, of ``samples`` of images each."""
-    lines = []
-    for kind, classes in product(("usual", "poor"), CLASSES):
-        whole = population(classes, 6000, poor=kind == "poor")
-        for images in IMAGES:
-            of_score, (wrong, apart) = coverage(whole, images, samples), rejected(whole, images, samples)
-            numbers = (of_score.given, of_score.held), (of_score.width, of_score.deviations, wrong, apart)
-            shown = [f"{number:.0f}" for number in numbers[0]] + [f"{number:.1f}" for number in numbers[1]]
-            lines.append([kind, str(classes), str(images), *("–" if text == "nan" else text for text in shown)])
-            say(f"mIoU: {', '.join(lines[-1])}")
+def miou_lines(classes: int, poor: bool, samples: int) -> list[list[str]]:
+    """Lines of :func:`miou_table`, of ``samples`` of images each: a population in samples of every size."""
+    lines, whole = [], population(classes, 6000, poor=poor)
+    for images in IMAGES:
+        of_score, (wrong, apart) = coverage(whole, images, samples), rejected(whole, images, samples)
+        shown = [f"{number:.0f}" for number in (of_score.given, of_score.held)]
+        shown += [f"{number:.1f}" for number in (of_score.width, of_score.deviations, wrong, apart)]
+        about = ["poor" if poor else "usual", str(classes), str(images)]
+        lines.append([*about, *("–" if text == "nan" else text for text in shown)])
+    return lines
+
+
+def miou_table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The table of docs/report.md."""
     head = (
         "network", "classes", "images", "given", "held", "width, points", "4 deviations", "differ",
         "width of the difference",

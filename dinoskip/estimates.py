@@ -95,8 +95,10 @@ class Estimate:
 
     @property
     def degrees(self) -> float:
-        """Student's degrees of freedom over the units; infinite where no unit's part is known."""
-        return degrees_of_freedom(self.lone, self.sizes, len(self.parts)) if len(self.parts) else math.inf
+        """Student's degrees of freedom over the units; infinite where it is not known how many there are."""
+        if len(self.parts):
+            return degrees_of_freedom(self.lone, self.sizes, len(self.parts))
+        return self.units - 1.0 if self.units > 1 else math.inf
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -327,7 +329,8 @@ def _together(side: Sequence[Estimate]) -> float:
 
 def _of_known_errors(value: float, sides: Sequence[Sequence[Estimate]], *, seeds: bool) -> Difference:
     if not seeds:
-        return _t(value, sum(side[0].standard_error ** 2 for side in sides), math.inf, 0, seeds=False)
+        degrees = min(side[0].degrees for side in sides)
+        return _t(value, sum(side[0].standard_error ** 2 for side in sides), degrees, 0, seeds=False)
     of_seeds = [float(np.var([score.value for score in side], ddof=1)) / len(side) for side in sides]
     return _t(value, sum(of_seeds), _degrees(of_seeds, sides), 0, seeds=True)
 

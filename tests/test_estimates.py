@@ -369,9 +369,10 @@ def test_unpaired_scores_have_luck_too_and_published_numbers_only_the_error_that
 ) -> None:
     found = difference([known(0.5, 0.01, units)], [known(0.45, 0.01, units)])
     assert found.kind == ONE_EACH
-    assert found.p == pytest.approx(2 * stats.norm.sf(5 / math.sqrt(2)))
+    degrees = math.inf if none else units - 1
+    assert found.p == pytest.approx(2 * stats.t.sf(5 / math.sqrt(2), degrees))
     assert math.isnan(found.with_luck) is none
-    assert found.of_networks == pytest.approx(found.p if none else 2 * stats.norm.sf(5 / math.sqrt(6)))
+    assert found.of_networks == pytest.approx(found.p if none else 2 * stats.t.sf(5 / math.sqrt(6), degrees))
 
 
 def test_a_gain_that_is_undecided_leaves_the_verdict_undecided() -> None:
