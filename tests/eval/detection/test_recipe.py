@@ -230,3 +230,10 @@ def test_results_are_coco_s() -> None:
     assert json.loads(json.dumps(first))["segmentation"]["size"] == [SIDE, SIDE]
     alone = result_entries([Found(boxes, np.ones(2), np.array([0, 0]), None)], [SQUARE])[0]
     assert "segmentation" not in alone[0]
+
+
+def test_a_seed_is_a_training_of_its_own_and_a_frozen_network_has_no_gradients(tmp_path: Path) -> None:
+    data, backbone = dataset(tmp_path, "train", [[ONE]]), network()
+    backbone.model.requires_grad_(True)
+    assert not torch.equal(weights(backbone, data, SMALL, seed=0), weights(backbone, data, SMALL, seed=1))
+    assert not any(parameter.requires_grad for parameter in backbone.model.parameters())
