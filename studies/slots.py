@@ -1,8 +1,8 @@
 """The paper's claim in slots of 15 minutes of one GPU: data packed small, three networks a slot, rows that come back.
 
 python -m studies.slots names --imagenette DIR [--mib 36]                 (once: the list of training photographs)
-python -m studies.slots pack --imagenette DIR --voc VOCDEVKIT --coco COCO --out slot.zip [--mib 48]
-python -m studies.slots run N --data slot.zip --work DIR --out DIR [--seconds 540]
+python -m studies.slots pack --imagenette DIR --voc VOCDEVKIT --coco COCO [--out runs/slot.zip] [--mib 48]
+python -m studies.slots run N --data runs/slot.zip --work DIR --out DIR [--seconds 540]
 python -m studies.slots add ARCHIVE.tar.gz ...                            (rows that came back; writes the page)
 python -m studies.slots join SHARD ... --out WEIGHTS.safetensors          (a teacher that came back)
 python -m studies.slots page
@@ -39,6 +39,7 @@ from studies.slots_run import Deadline, Piece, Progress, run_pieces
 
 RESERVE = 20.0
 """Seconds at the end in which rows are gathered and packed, whatever was cut."""
+RATE_LIMIT = 320.0  # three networks of 20 epochs, about 32 s of steps each
 TRAIN_LIMIT, TRAIN_LEAST = 260.0, 45.0  # steps of 150 s, start and compiling; a training that is cut goes on later
 EVALUATE_LIMIT, EVALUATE_LEAST = 400.0, 25.0  # of slot 1's nine networks; three are planned in 90 s
 TOY_PATIENCE = 5  # times the limits at toy size
@@ -150,7 +151,7 @@ def first(commands: Commands) -> tuple[list[Piece], Networks]:
     pieces = [Piece("steps", arguments, 120.0, TRAIN_LEAST, "seconds of an epoch: no plan can be made")]
     for rate in rates:
         own = Networks([slots_first.network(arm, rate) for arm in ARMS], optimizers, epochs)
-        pieces.append(commands.train(f"rate {rate:g}", own))
+        pieces.append(commands.train(f"rate {rate:g}", own, RATE_LIMIT))
     every = Networks([slots_first.network(arm, rate) for rate in rates for arm in ARMS], optimizers, epochs)
     middle = Networks([slots_first.network(arm, slots_first.MIDDLE) for arm in ARMS], optimizers, epochs)
     pieces.append(commands.evaluate("evaluate", every, lost="what rates are chosen by: no plan can be made"))
@@ -283,7 +284,7 @@ def parser() -> argparse.ArgumentParser:
     pack.add_argument("--coco", type=Path, required=True, help="with annotations, val2017 and train2014")
     pack.add_argument("--each", type=int, help="no more images of any labelled set (default: all)")
     pack.add_argument("--names", type=Path, default=slots_data.NAMES, help="another list of training photographs")
-    pack.add_argument("--out", type=Path, default=Path("slot.zip"))
+    pack.add_argument("--out", type=Path, default=Path("runs/slot.zip"), help="(default: %(default)s)")
     slot = commands.add_parser("run")
     slot.add_argument("slot", type=int, choices=[1, *SLOTS])
     slot.add_argument("--data", type=Path, required=True, help="the ZIP file that pack wrote, or its folder")

@@ -94,6 +94,7 @@ def pack(sources: Sources, names: Iterable[str], out: Path, mib: float, each: in
     what can be carried beside the rest.
     """
     counts = {"train": 0, "val": 0, "boxed": 0, "masks": 0}
+    out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(out) as temporary:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             for split, listed in (("train", names), ("val", list_images(sources.imagenette / "val"))):

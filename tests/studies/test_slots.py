@@ -12,7 +12,7 @@ import pytest
 
 from dinoskip.config import apply_overrides, read_yaml
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.pipeline.study import study_of
 from dinoskip.records import RecordedRow
 from studies import slots, slots_arms, slots_first
 from studies.slots import Commands, Place, first, later, main
@@ -71,8 +71,8 @@ def test_every_network_that_a_piece_names_is_one_of_the_study(tmp_path: Path) ->
 def test_positions_alone_are_a_study(tmp_path: Path) -> None:
     settings = [*slots_arms.overrides(tmp_path, tmp_path, 2, 90, toy=False), *slots.NO_OTHERS]
     study, _ = study_of(apply_overrides(read_yaml(slots_arms.ROOT / slots_arms.CONFIG), settings))
-    names = {node.stage for node in build_nodes(study, ())}
-    assert not names & {"probe", "knn"}
+    found = {name: getattr(study.evaluate, name).datasets for name in ("tokencut", "probe", "knn")}
+    assert found == {"tokencut": ("boxed",), "probe": (), "knn": ()}
 
 
 def test_a_slot_trains_every_arm_at_its_rate_before_it_evaluates(tmp_path: Path) -> None:
