@@ -7,7 +7,7 @@ network counts. All sentences are made from the readings, so that they change wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from benchmarks.evidence_rows import LAST, SKIPLESS, Curve, Measure, Paired, Rows, curves, differences
@@ -56,19 +56,23 @@ class Reading:
 
     @property
     def is_the_rule(self) -> bool:
-        """Whether it is the reading of object discovery that the rule fixed before the first run."""
-        return (self.task, self.images, self.tensor, self.position, self.rule) == (
-            DISCOVERY, IMAGES["scenes"], "key", KEPT, FIXED,
-        )  # fmt: skip
+        """Whether it is one of the two readings that the rule fixed before the first run."""
+        tensor = {DISCOVERY: "key", SEGMENTATION: "out"}.get(self.task)
+        asked = (IMAGES["scenes"], tensor, KEPT, FIXED)
+        return (self.images, self.tensor, self.position, self.rule) == asked
 
     @property
     def is_the_papers(self) -> bool:
         """Whether it is the paper's protocol at the size of training: keys, each network at its own best block."""
-        return self.tensor == "key" and self.rule == OWN_BEST and self.images == IMAGES["scenes"]
+        asked = (DISCOVERY, IMAGES["scenes"], "key", OWN_BEST)
+        return (self.task, self.images, self.tensor, self.rule) == asked
 
 
 def readings(rows: Rows, late_blocks: Rows) -> list[Reading]:
-    """Return every reading of the study's rows and, with positions removed, of those of the page on late blocks."""
+    """Return every reading of the study's rows and, with positions removed, of those of the page on late blocks.
+
+    Rules that give the same numbers are one reading: the best block may be the last one in all runs.
+    """
     every = [
         Reading(task, IMAGES[measure.dataset], measure.facet, KEPT, rule, leads(curves(rows, measure), RULES[rule]))
         for task, measure in MEASURES
@@ -77,7 +81,13 @@ def readings(rows: Rows, late_blocks: Rows) -> list[Reading]:
     for (tensor, position), name in _LATE_BLOCKS.items():
         of = late_block_curves(late_blocks, name)
         every += [Reading(DISCOVERY, OTHER_IMAGES, tensor, position, rule, leads(of, RULES[rule])) for rule in RULES]
-    return every
+    distinct: dict[object, Reading] = {}
+    for reading in every:
+        numbers = tuple(tuple(sorted(lead.by_seed.items())) for lead in reading.leads.values())
+        key = (reading.task, reading.images, reading.tensor, reading.position, numbers)
+        same = distinct.get(key)
+        distinct[key] = replace(same, rule=f"{same.rule} and {reading.rule}") if same else reading
+    return list(distinct.values())
 
 
 def leads(of: Mapping[str, Mapping[int, Curve]], rule: Callable[[Curve], float]) -> dict[str, Paired]:
@@ -115,9 +125,7 @@ def outcome(every: Sequence[Reading], network: str) -> str:
     parts = [f"{verb} in {number}" for verb, number in (("leads", ahead), ("trails", behind)) if number]
     if count in (ahead, behind):
         return f"*{network}* {'leads' if ahead else 'trails'} in all {count}"
-    return (
-        f"*{network}* {' and '.join(parts)} of {count}" if parts else f"*{network}* leads or trails in none of {count}"
-    )
+    return f"*{network}* {' and '.join(parts) or 'leads or trails in none'} of {count}"
 
 
 def verdict(every: Sequence[Reading]) -> str:
@@ -143,14 +151,11 @@ def sentence(every: Sequence[Reading], task: str) -> str:
     of = of_task(every, task)
     word = verdict(of)
     if word in ("yes", "no"):
-        said = (
-            f"in all {len(of)} readings each of the {len(SKIPLESS)} skipless networks has a "
-            f"{'higher' if word == 'yes' else 'lower'} {METRICS[task]} than the network with skips, by {span(of)} "
-            "points"
-        )
+        verb = "leads" if word == "yes" else "trails"
+        said = f"in all {len(of)} readings each network without skips {verb}, by {span(of)} points of {METRICS[task]}"
     else:
         said = "; ".join(outcome(of, network) for network in SKIPLESS)
-    return f"**{TITLES[task]}: {word}**: {said}."
+    return f"**{TITLES[task]}: {word}.** {said[:1].upper()}{said[1:]}."
 
 
 def groups(every: Sequence[Reading]) -> dict[str, list[Reading]]:
@@ -163,28 +168,11 @@ def groups(every: Sequence[Reading]) -> dict[str, list[Reading]]:
 
 
 def group_lines(every: Sequence[Reading]) -> list[str]:
-    """Return a line for each way to read object discovery: in how many readings each network leads or trails."""
+    """Return a sentence for each way to read object discovery: in how many readings each network leads or trails."""
     return [
-        f"- {how[:1].upper() + how[1:]}: {'; '.join(outcome(of, network) for network in SKIPLESS)}."
+        f"Read from {how}: {'; '.join(outcome(of, network) for network in SKIPLESS)}."
         for how, of in groups(every).items()
     ]
-
-
-def agreement(every: Sequence[Reading]) -> str:
-    """Return which ways to read object discovery agree on a network in all their readings, and which on none."""
-    agreed, parted = [], []
-    for how, of in groups(every).items():
-        said = []
-        for at, verb in enumerate(("leads", "trails")):
-            names = [f"*{network}*" for network in SKIPLESS if signs(of, network)[at] == len(of)]
-            if names:
-                said.append(f"{' and '.join(names)} {verb if len(names) == 1 else verb.removesuffix('s')}")
-        if said:
-            agreed.append(f"by {how} {' and '.join(said)} in all {len(of)} readings")
-        else:
-            parted.append(f"by {how}")
-    parts = [*agreed, *(f"{how} no network leads or trails in all readings" for how in parted)]
-    return "; ".join(parts).capitalize().replace("corloc", "CorLoc") + "."
 
 
 def values(reading: Reading) -> str:
@@ -192,16 +180,17 @@ def values(reading: Reading) -> str:
     return ", ".join(f"{reading.leads[network].text} (*{network}*)" for network in SKIPLESS)
 
 
-def short_answer(every: Sequence[Reading]) -> list[str]:
-    """Return the answer in a few sentences, as README and the page begin."""
-    (rule,) = [reading for reading in every if reading.is_the_rule]
-    (own,) = [reading for reading in of_task(every, DISCOVERY) if reading.is_the_papers]
+def short_answer(every: Sequence[Reading], levels: str = "") -> list[str]:
+    """Return the answer in a few sentences, as README and the page begin; ``levels`` says how good *skip* itself is."""
+    fixed = {reading.task: reading for reading in every if reading.is_the_rule}
+    (own,) = [reading for reading in every if reading.is_the_papers]
     word = verdict(of_task(every, DISCOVERY))
     return [
-        sentence(every, SEGMENTATION),
-        f"**{TITLES[DISCOVERY]}: {word}.** {agreement(every)} By the one reading that was fixed before the first run "
-        f"(keys, mean of blocks 5 to 12) CorLoc differs by {values(rule)} points; by the paper's protocol (keys, each "
-        f"network at its own best block) by {values(own)}.",
+        f"{sentence(every, SEGMENTATION)} The one that was fixed before the first run (block outputs, mean of blocks 5 "
+        f"to 12): {values(fixed[SEGMENTATION])}.",
+        f"**{TITLES[DISCOVERY]}: {word}.** The reading that was fixed before the first run (keys, mean of blocks 5 to "
+        f"12): {values(fixed[DISCOVERY])} points of CorLoc{levels}. The paper's protocol (keys, each run at its own "
+        f"best block, 64 pixels): {values(own)}. {' '.join(group_lines(every))}",
     ]
 
 

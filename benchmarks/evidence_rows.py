@@ -17,7 +17,7 @@ from scipy.stats import t as student
 NETWORKS = {
     "skip": "with skips",
     "mixing": "skipless, calibrated, heads that mix",
-    "annealed": "mixing, the skips' weight from 1 to 0 over 60 % of training",
+    "annealed": "as mixing, with skips whose weight goes from 1 to 0 over 60 % of training",
     "paper": "skipless, the paper's initialisation, β extrapolated by us from width 384 to 128 (2.25)",
 }
 SKIPLESS = ("mixing", "annealed", "paper")

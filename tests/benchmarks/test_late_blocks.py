@@ -157,7 +157,7 @@ def test_exchanged_rates_tell_skips_from_rate(
 def test_the_conclusion_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     rows = late_blocks_page.read_all()
-    assert "not in telling objects better" in late_blocks_page.conclusion(rows, [])
+    assert "not because they tell objects better" in late_blocks_page.conclusion(rows, [])
     removed = late_blocks_page.WITHOUT
     better = [
         {**row, **{str(block): "5" for block in late_blocks_page.BLOCKS}}
@@ -165,7 +165,7 @@ def test_the_conclusion_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> 
         else row
         for row in rows
     ]
-    assert "not in telling objects better" not in late_blocks_page.conclusion(better, [])
+    assert "not because they tell objects better" not in late_blocks_page.conclusion(better, [])
     assert "does not lead" in late_blocks_page.conclusion(
         [
             {**row, **{str(block): "1" for block in late_blocks_page.BLOCKS}}
