@@ -90,8 +90,8 @@ _HEAD = """\
 In blocks 8 to 10 of the third study's networks the position of a patch in the grid accounts for {share} % of the
 variance of the keys of *skip*, and for {mixing_share} % in *mixing* (ranges over seeds and blocks). CorLoc there is
 {as_is} in *skip* and {mixing_as_is} in *mixing*. With the mean of each position over the images subtracted from the
-same keys it is {without} and {mixing_without}. That also removes the keys' common offset; without the offset alone, each
-image's keys centred, *skip* has {centred}.
+same keys it is {without} and {mixing_without}. That also removes the keys' common offset; without the offset alone,
+each image's keys centred, *skip* has {centred}.
 
 ```sh
 python -m benchmarks.late_blocks skip_s0=WEIGHTS.safetensors ... mixing_s0=WEIGHTS.safetensors ... --images 100
