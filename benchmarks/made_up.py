@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from dinoskip.average_precision import matched_detections, mean_average_precision
 from dinoskip.records import RecordedRow
 from dinoskip.results import EvalResult
-from dinoskip.statistics import Interval, percentile_interval, resample_counts
-from eval.objects.scores import average_precision
+from dinoskip.statistics import Interval, explained_interval
 from eval.rows import hits_row, mean_record, mean_rows, miou_row, percent_row, scored_rows
 
 F64 = NDArray[np.float64]
@@ -97,20 +97,19 @@ def _miou(like: EvalResult, shown: Images, merit: F64, rng: np.random.Generator)
 
 
 def _ap(like: EvalResult, shown: Images, merit: F64, rng: np.random.Generator) -> RecordedRow:
-    """Objects found or not, and false boxes, ranked over all images; its interval by the bootstrap, without records."""
+    """Objects found or not, and false boxes, ranked over all images, as records of matched detections."""
     which = np.repeat(np.arange(len(merit)), shown.objects)
-    found = merit[which] + 0.7 * rng.standard_normal(len(which)) > -0.5
+    hit = merit[which] + 0.7 * rng.standard_normal(len(which)) > -0.5
     false = rng.integers(0, len(merit), len(which))
-    confidence = np.r_[np.where(found, 1.0, -9.0) + rng.standard_normal(len(which)), rng.standard_normal(len(which))]
+    confidence = np.r_[np.where(hit, 1.0, -9.0) + rng.standard_normal(len(which)), rng.standard_normal(len(which))]
     kept = np.flatnonzero(confidence > -5)
-    order = kept[np.argsort(-confidence[kept], kind="stable")]
-    hits, of = np.r_[found, np.zeros(len(which), bool)][order], np.r_[which, false][order]
-    resampled = [
-        average_precision(hits, times[:, of], times @ shown.objects)
-        for times in resample_counts(len(merit), 100 if len(merit) < _MANY else 2, 0)
-    ]
-    value = average_precision(hits, np.ones((1, len(of))), np.array([float(shown.objects.sum())]))[0]
-    return percent_row(like, like.metric, value, Interval(*percentile_interval(np.concatenate(resampled))))
+    hits, of = np.r_[hit, np.zeros(len(which), bool)][kept], np.r_[which, false][kept]
+    records = matched_detections(
+        of, confidence[kept], np.zeros(len(kept)), hits[None], np.zeros((1, len(kept)), bool), shown.objects[:, None]
+    )
+    value = mean_average_precision(records)
+    found = Interval(np.nan, np.nan) if len(merit) >= _MANY else explained_interval(records)
+    return percent_row(like, like.metric, value, found, records)
 
 
 @dataclass(frozen=True, eq=False)

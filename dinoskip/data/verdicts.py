@@ -1,6 +1,6 @@
 """Verdicts on what data mean, and what follows from them: a command goes on, says something, or stops.
 
-A check of data gives a :class:`Verdict`. ``said`` is a line in plans and on pages. ``doubtful`` stops a command unless
+A check of data gives a :class:`DataVerdict`. ``said`` is a line in plans and on pages. ``doubtful`` stops a command unless
 it is accepted by its name; what was accepted is recorded. ``refused`` stops it always.
 """
 
@@ -16,7 +16,7 @@ State = Literal["said", "doubtful", "refused"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DataVerdict:
     """What a check found in the data.
 
     Args:
@@ -44,7 +44,7 @@ class Verdict:
         return self.text if self.state == "said" else f"{self.text} ({self.state})"
 
 
-def settle(verdicts: Iterable[Verdict], accepted: Collection[str]) -> list[str]:
+def settle(verdicts: Iterable[DataVerdict], accepted: Collection[str]) -> list[str]:
     """Return the lines of doubtful verdicts whose names are among ``accepted``.
 
     Raises :class:`ConfigError` if one is refused, with a line for each; else :class:`DataError` if one is doubtful and

@@ -357,8 +357,9 @@ class FeatureStore(FeatureSet):
         if content.not_finite is not None:
             row = content.not_finite
             image = row if self.offsets is None or name.startswith("cls") else self._image_of(row)
+            of = f"features of image {self.ids[image]!r}" if image < len(self.ids) else "numbers behind the last image"
             raise DataError(
-                f"{location.path}: features of image {self.ids[image]!r} are not finite",
+                f"{location.path}: {of} are not finite",
                 "the file is damaged, or its weights had diverged: delete this store and export it again",
             )
         if (self._hashes or {}).get(location.path.name) != content.sha256:

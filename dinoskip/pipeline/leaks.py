@@ -16,7 +16,7 @@ from dinoskip.data.equal_images import VERSION, Common, ImageFiles, common_image
 from dinoskip.data.sets import dataset_root, open_labels, open_training_images
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.verdicts import Verdict
+from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.files import hash_of, read_json, write_json
 from dinoskip.pipeline.sections import StudyBase
@@ -93,7 +93,7 @@ def _evaluations(study: StudyBase) -> Iterator[tuple[list[SplitOfData], SplitOfD
             yield fitted, SplitOfData(name, record.label, record.scored_split(section))
 
 
-def verdicts(study: StudyBase) -> list[Verdict]:
+def verdicts(study: StudyBase) -> list[DataVerdict]:
     """Return what is to be said of equal files between the splits of a study; comparisons are kept in its folder.
 
     Sets that are composed are not compared: their images are drawn one by one. What cannot be opened is left to the
@@ -115,7 +115,7 @@ def verdicts(study: StudyBase) -> list[Verdict]:
     return list(dict.fromkeys(found))
 
 
-def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[Verdict]:
+def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[DataVerdict]:
     """Return what is to be said of two opened splits outside a study, of which names are shown below ``root``."""
     name = root.resolve().name
     one = SplitUse(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
@@ -161,7 +161,7 @@ _SAID: Mapping[Purpose, tuple[str, str]] = MappingProxyType(
 """How each purpose is said, and what to do."""
 
 
-def _verdict(one: SplitUse, common: Common) -> Verdict:
+def _verdict(one: SplitUse, common: Common) -> DataVerdict:
     used, remedy = _SAID[one.purpose]
     sampled = "" if common.looked_at == common.total else f" looked at, of {common.total},"
     text = (
@@ -169,5 +169,5 @@ def _verdict(one: SplitUse, common: Common) -> Verdict:
         f"{used}, such as {common.example[0]} = {common.example[1]}"
     )
     if one.purpose == "trained on":
-        return Verdict(CHECK, one.scored.data, "said", text)
-    return Verdict(CHECK, one.scored.data, "refused" if common.same else "doubtful", text, remedy)
+        return DataVerdict(CHECK, one.scored.data, "said", text)
+    return DataVerdict(CHECK, one.scored.data, "refused" if common.same else "doubtful", text, remedy)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dinoskip.console import log
-from dinoskip.data.verdicts import Verdict, settle
+from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
@@ -66,7 +66,7 @@ def study_runner(
     )
 
 
-def _with_verdicts(node: Node, found: Sequence[Verdict]) -> Node:
+def _with_verdicts(node: Node, found: Sequence[DataVerdict]) -> Node:
     """The node; of a report with what its page says of the data."""
     if not isinstance(node.settings, ReportSettings) or not found:
         return node

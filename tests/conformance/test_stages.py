@@ -51,7 +51,7 @@ def hashes(folder: Path) -> dict[str, str]:
         f"data.shapes.root={root}",
         f"output={folder}",
     ]
-    assert main(["run", str(labelled), *alone, "--until", "supervise", "-q"]) == 0
+    assert main(["run", str(labelled), *alone, "--until", "accuracy", "-q"]) == 0
     manifests = [read_manifest(path.parent) for path in folder.rglob(MANIFEST)]
     return {manifest.info["node"]: manifest.hash for manifest in manifests if "node" in manifest.info}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dinoskip.data.verdicts import Verdict, settle
+from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 
-SAID = Verdict("equal-files", "voc", "said", "voc val: 3 of 9 are trained on")
-DOUBTFUL = Verdict("equal-files", "voc", "doubtful", "voc val: 3 of 9 are in train", "remove them")
-OTHER = Verdict("equal-files", "ade", "doubtful", "ade val: 1 of 9 is in train", "remove it")
-REFUSED = Verdict("equal-files", "voc", "refused", "voc: one split twice", "name two")
+SAID = DataVerdict("equal-files", "voc", "said", "voc val: 3 of 9 are trained on")
+DOUBTFUL = DataVerdict("equal-files", "voc", "doubtful", "voc val: 3 of 9 are in train", "remove them")
+OTHER = DataVerdict("equal-files", "ade", "doubtful", "ade val: 1 of 9 is in train", "remove it")
+REFUSED = DataVerdict("equal-files", "voc", "refused", "voc: one split twice", "name two")
 
 
 def test_what_is_said_stops_nothing_and_what_is_accepted_is_told() -> None:

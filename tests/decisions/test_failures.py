@@ -24,7 +24,7 @@ def test_tokens_are_alike_from_a_cosine_of_099_on(cosine: float | None, alike: b
 def test_most_graphs_are_more_than_half(share: float | None, most: bool) -> None:
     assert graphs_complete(replace(ROW, complete=share)) is most
     failed = failed_cuts(replace(ROW, degenerate=share, complete=0.0))
-    assert failed == ("cuts degenerate at τ = 0.2 (501 of 1000 images)" if most else "")
+    assert failed == ("no cut at τ = 0.2 (501 of 1000 images)" if most else "")
 
 
 @pytest.mark.parametrize(("cosine", "share", "lifeless"), [(0.999, 0.4, False), (0.9, 1.0, False), (0.999, 0.6, True)])

@@ -44,7 +44,7 @@ def test_boxes() -> None:
     assert not is_hit(centre_box(10, 10), [[0, 0, 10, 10]])  # a quarter of it
     one = hits_row(LIKE.baseline("full image", 0.0), [True, False, True, True])
     assert (one.row.model, one.row.value) == ("baseline: full image", 75.0)
-    assert (one.row.low, one.row.high) == pytest.approx((30.06, 95.44), abs=0.01)  # Wilson
+    assert (one.row.low, one.row.high) == pytest.approx((19.41, 99.37), abs=0.01)  # Clopper and Pearson
     assert one.values is not None
     assert one.values.tolist() == [1, 0, 1, 1]
 

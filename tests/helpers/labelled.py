@@ -14,8 +14,11 @@ CLASSES = ("blue", "green", "red")
 
 
 def make_classes(root: Path, each: int, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> Path:
-    """Write ``each`` PNG images of 40×48 pixels a class: noise around a colour of the class's own."""
-    rng = np.random.default_rng(seed)
+    """Write ``each`` PNG images of 40×48 pixels a class: noise around a colour of the class's own.
+
+    Folders of other names hold other images, so that those of ``train`` and ``val`` are not the same.
+    """
+    rng = np.random.default_rng([seed, *root.name.encode()])
     for name in classes:
         (root / name).mkdir(parents=True)
         colour = np.full(3, 60.0)

@@ -87,8 +87,8 @@ IN_CODE = {
     "eval.video.scores:_TOLERANCE": 0.008,  # DAVIS 2017's bound_th
     "eval.video.frames:_AS_CODED": ((0.485, 0.456, 0.406), (0.228, 0.224, 0.225)),  # eval_video_segmentation.py
     "dinoskip.estimates:LEAST": 6,  # docs/report.md
-    "dinoskip.estimates:LEAST_TO_CHOOSE": 30,
-    "dinoskip.estimates:SPLITS": 50,
+    "dinoskip.decisions.cross_fitting:LEAST_TO_CHOOSE": 30,
+    "dinoskip.decisions.cross_fitting:SPLITS": 50,
     "dinoskip.estimates:SIGNIFICANT": 0.05,
     "dinoskip.pipeline.stages.sweep:FEWEST": 5,
 }

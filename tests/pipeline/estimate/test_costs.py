@@ -67,7 +67,7 @@ def test_a_sweep_is_as_many_short_runs_and_seeds_share_it() -> None:
     study, variants = load_study(
         TABLE2,
         ["sweep={lr: [1e-4, 1e-3, 2e-3], pretrain: {epochs: 30, warmup_epochs: 1}}", "variants.seeds=[0, 1]",
-         "online={probe: {dataset: voc2012}}"],
+         "online={probe: {dataset: voc2012, held_out: true}}"],
     )  # fmt: skip
     made = costs(StudyImages(study, assume=True), study, variants, build_nodes(study, variants))
     of = {stage: [cost for cost in made if cost.stage == stage] for stage in ("sweep", "pretrain")}

@@ -106,7 +106,8 @@ def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: lis
     rows = json.loads(done.stdout)
     assert {row["block"] for row in rows if row["metric"] == metric} == {"1", "2", ""}
     assert all(row["task"] == task for row in rows)
-    assert all(row["low"] is not None for row in rows if row["metric"] == metric)
+    of_metric = [row for row in rows if row["metric"] == metric]
+    assert all((row["low"] is None) == bool(row.get("no_interval")) for row in of_metric), "an interval, or why none"
 
 
 def test_the_gallery_draws_what_they_found(tmp_path: Path) -> None:
