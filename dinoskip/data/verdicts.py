@@ -1,7 +1,7 @@
 """Verdicts on what data mean, and what follows from them: a command goes on, says something, or stops.
 
-A check of data gives a :class:`DataVerdict`. ``said`` is a line in plans and on pages. ``doubtful`` stops a command unless
-it is accepted by its name; what was accepted is recorded. ``refused`` stops it always.
+A check of data gives a :class:`DataVerdict`. ``said`` is a line in plans and on pages. ``doubtful`` stops a command
+unless it is accepted by its name; what was accepted is recorded. ``refused`` stops it always.
 """
 
 from __future__ import annotations
