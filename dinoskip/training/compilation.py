@@ -51,6 +51,8 @@ class Compiler:
             return
         limit = 8 * len(blocks)  # rates, two crop sizes, student and teacher
         torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
+        # For DDP torch would cut each block's graph at the first bucket's 1 MiB; blocks are pieces small enough.
+        torch._dynamo.config.optimize_ddp = False
         for block in blocks:
             self._compile(block)
 

@@ -187,7 +187,7 @@ def overlapping(here: World, out: str) -> None:
         torch.autograd.backward(loss)
         losses.append(loss.detach())
     graphs = [number for number, event in enumerate(events) if event == "graph"]
-    assert len(graphs) == 4, "two blocks at two sizes of crops"
+    assert len(graphs) == 4, f"two blocks at two sizes of crops, each in one piece: {events}"
     assert events.index("block 1") < graphs[-1] < events.index("block 0")
     assert events.index("exchange") < graphs[-1]
     mean = torch.stack(losses)
