@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import decisions
 from benchmarks.decisions import BEGIN, END, Made, claimed, page, power_table, rates, score_coverage, write_tables
 from benchmarks.made_up import KINDS, ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import coverage, population, rejected
@@ -96,6 +98,21 @@ def test_the_table_of_power_says_that_two_seeds_find_next_to_nothing() -> None:
     *_, last, end = power_table()
     assert end == ""
     assert [float(cell) for cell in last.split("|")[2:4]] == pytest.approx([212.0, 16.0], rel=0.2)
+
+
+def test_all_tables_are_made_whatever_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    small: dict[str, object] = {"UNITS": (6,), "SEEDS": (1, 2), "CASES": decisions.CASES[:1], "CLASSES": (21,)}
+    small["SCORED"] = decisions.SCORED[:2]
+    for name, value in small.items():
+        monkeypatch.setattr(decisions, name, value)
+    monkeypatch.setattr("benchmarks.miou_intervals.IMAGES", (6, 60))
+    few = partial(population, images=300)
+    monkeypatch.setattr("benchmarks.miou_intervals.population", lambda classes, _, poor: few(classes, poor=poor))
+    tables = decisions.rates_tables(3, 4)
+    assert sum(line.startswith("|---") for line in tables) == 6
+    assert sum(line.startswith("| usual | 21 |") for line in tables) == 2
+    asked = [("CorLoc", 0.0, 6, 5), ("CorLoc", 0.0, 12, 5)]
+    assert decisions.of_each(score_coverage, asked, 1) == decisions.of_each(score_coverage, asked, 2)
 
 
 def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
