@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 from scipy.stats import binomtest
 
 from dinoskip.decisions.choosing import BY_CROSS_FITTING, ON_SHOWN, TOO_FEW
@@ -128,7 +130,7 @@ def test_other_images_are_not_paired():
     elsewhere = ImageRecords(tuple(f"other {name}" for name in IDS), pair[1][1].values)
     scores = Scores({row.model: [row] for row, _ in pair}, {pair[0][0]: pair[0][1], pair[1][0]: elsewhere})
     difference = difference_of(scores.of(pair[0][0]), scores.of(pair[1][0]))
-    error = math.hypot(10, 10) / 2
+    error = math.hypot(10, 10) / 2 / NormalDist().inv_cdf(0.975) * float(stdtrit(COUNT - 1, 0.975))  # Student's
     assert not difference.paired
     assert (difference.low, difference.high) == (pytest.approx(100 - error), pytest.approx(100 + error))
     bare = replace(pair[1][0], low=None, high=None)
