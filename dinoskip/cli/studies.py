@@ -28,7 +28,7 @@ from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.pipeline.study_runner import report_without_missing, study_runner
+from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -185,7 +185,7 @@ def report(args: Args) -> int:
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
     there = report_without_missing(runner.planner, runner.plan())
-    runner = study_runner(study, variants, there, device=runner.device, workers=args.workers)
+    runner = runner_of(study, variants, there, device=runner.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

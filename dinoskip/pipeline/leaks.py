@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -99,14 +100,12 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
     Sets that are composed are not compared: their images are drawn one by one. What cannot be opened is left to the
     stage that reads it.
     """
-    opened: dict[SplitOfData, ImageFiles | None] = {}
+    files = cache(partial(_files, study))
     found = []
     for one in comparisons(study):
-        for side in (one.used, one.scored):
-            if side not in opened:
-                opened[side] = _files(study, side)
-        used, scored = opened[one.used], opened[one.scored]
-        if used is None or scored is None:
+        scored = files(one.scored)
+        used = None if scored is None else files(one.used)  # millions of training images are not listed for nothing
+        if scored is None or used is None:
             continue
         with suppress(DataError):
             common = _compared(study.directory / KEPT, scored, used)

@@ -46,6 +46,20 @@ def study_runner(
         for verdict in found:
             if verdict.state == "said":
                 log.info("%s", verdict.line)
+    of_data = [_with_verdicts(node, found) for node in nodes]
+    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted)
+
+
+def runner_of(
+    study: StudyBase,
+    variants: Sequence[Variant],
+    nodes: Sequence[Node],
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    accepted: Sequence[str] = (),
+) -> Runner:
+    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass."""
 
     def works() -> dict[str, Work]:
         try:
@@ -55,7 +69,7 @@ def study_runner(
 
     return Runner(
         study.directory,
-        [_with_verdicts(node, found) for node in nodes],
+        nodes,
         STAGES,
         device=device,
         workers=workers,
