@@ -17,8 +17,9 @@ from dinoskip.tasks import is_error
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
-_OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
-_WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
+OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
+"""Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 FIXED, HELD_OUT, CROSS_FITTED, SHOWN = "fixed", "held out", "cross-fitted", "shown"
@@ -145,7 +146,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict(_USUAL), **dict.fromkeys(_OF_A_NETWORK)}
+        about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict(_USUAL), **dict.fromkeys(OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
+from typing import Any
 
 from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.decisions.failures import failed_cuts, is_lifeless
 from dinoskip.estimates import Estimate, estimate, known
 from dinoskip.records import ImageRecords
-from dinoskip.results import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult, best_by_heldout, combined
+from dinoskip.results import CROSS_FITTED, FIXED, HELD_OUT, OF_A_NETWORK, SHOWN, EvalResult, best_by_heldout, combined
 from dinoskip.tasks import is_error
 
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a fit of the evaluation's own
@@ -195,5 +196,5 @@ def records_by_row(
 def _without_fit(row: EvalResult) -> EvalResult:
     """What a row of a fit and that of the mean over fits have in common."""
     note = row.note.rpartition("seed ")[0].rstrip(", ") if row.is_of_a_seed else row.note
-    mean = replace(row, note=note, seed=0, value=0.0, low=None, high=None, deviation=None, no_interval="")
-    return replace(mean, heldout=None, token_cosine=None, complete=None, degenerate=None)
+    own: dict[str, Any] = dict.fromkeys(("low", "high", "deviation", *OF_A_NETWORK))
+    return replace(row, note=note, seed=0, value=0.0, no_interval="", **own)
