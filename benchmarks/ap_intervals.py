@@ -10,8 +10,9 @@ classes that the sample has. *Equal scores* is MaskCut: up to three boxes an ima
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +30,8 @@ from dinoskip.average_precision import (
 )
 from dinoskip.environment import machine
 from dinoskip.estimates import difference, estimate
-from dinoskip.statistics import interval, percentile_interval, resample_counts
+from dinoskip.randomness import numpy_rng
+from dinoskip.statistics import ENDS, interval
 
 F64 = NDArray[np.float64]
 OVERLAPS = np.linspace(0.5, 0.95, 10)[:, None]
@@ -37,7 +39,31 @@ IMAGES = (6, 12, 60, 216, 1449)
 CLASSES = (1, 5, 20, 80)
 _WHOLE = 20_000  # images of a population
 _RESAMPLES = 300
+_DRAWS = 2**22  # numbers drawn at once: 32 MiB
 PARTS = {"AP50": (0, 1), "AP": (0, 10)}
+
+
+def resample_counts(images: int, resamples: int, seed: int) -> Iterator[F64]:
+    """Yield how often each image is drawn, (m, images) of whole numbers, rows in all ``resamples``; bounded memory.
+
+    Images are drawn with replacement, as many as there are. A function of the number of images and the seed alone, so
+    that scores of the same images share their resamples.
+    """
+    rng = numpy_rng(seed, "bootstrap", images)
+    step = max(1, _DRAWS // images)
+    for at in range(0, resamples, step):
+        rows = min(step, resamples - at)
+        chosen = rng.integers(0, images, (rows, images)) + images * np.arange(rows)[:, None]
+        yield np.bincount(chosen.ravel(), minlength=rows * images).reshape(rows, images).astype(np.float64)
+
+
+def percentile_interval(scores: F64) -> tuple[float, float]:
+    """Return the ends of the interval that resampled scores (m,) span, those that are nan left out; nan for none."""
+    finite = scores[np.isfinite(scores)]
+    if not finite.size:
+        return math.nan, math.nan
+    low, high = np.quantile(finite, ENDS)
+    return float(low), float(high)
 
 
 def population(classes: int, images: int = _WHOLE, *, equal_scores: bool = False) -> list[MatchedDetections]:

@@ -215,15 +215,18 @@ def unsure_signs(rows: Rows) -> tuple[list[str], int]:
     return turned, counted
 
 
-def _degenerate(rows: Rows) -> list[str]:
-    """Return what cuts that do not exist do to these rows, and a table of the curves that change."""
+def _degenerate(rows: Rows, unsure: tuple[list[str], int]) -> list[str]:
+    """Return what cuts that do not exist do to these rows, and a table of the curves that change.
+
+    ``unsure`` is of :func:`unsure_signs`.
+    """
     cells = []
     for measure, network in product(_CUT, NETWORKS):
         by = curves(rows, measure, "degenerate")[network].values()
         shares = {block: [curve[block] for curve in by if block in curve] for block in range(1, 13)}
         many = [str(block) for block, of in shares.items() if of and statistics.mean(of) >= DEGENERATE]
         cells += [[network, IMAGES[measure.dataset], measure.facet, " ".join(many)]] if many else []
-    turned, counted = unsure_signs(rows)
+    turned, counted = unsure
     text = (
         "**Cuts that do not exist.** A graph that joins every patch to every other has no second eigenvector. In these "
         "rows such a cut still has the box of whichever vector the processor's library returned, which is why "
@@ -391,14 +394,14 @@ def page(sources: Sources) -> str:
     """Return the page."""
     rows, runs = sources.rows, runs_of(sources.rows)
     count, whole = sum(map(len, runs.values())), len(NETWORKS) * len(SEEDS)
-    every = readings(rows, sources.late_blocks) if count == whole else []
+    every, unsure = (readings(rows, sources.late_blocks) if count == whole else []), unsure_signs(rows)
     finished = ", ".join(f"{network} {len(seeds)}" for network, seeds in runs.items())
     missing = "" if count == whole else " **No verdict is given, because the rule needs all runs.**"
     return "\n".join(
         [
             "# Dense features without skips: third study",
             "",
-            *(_answer(every, rows) if every else []),
+            *(_answer(every, rows, unsure) if every else []),
             f"{count} of {whole} runs are finished ({finished}).{missing} `python -m benchmarks.evidence page` writes "
             "this page, and the paragraph in README, from rows (`docs/results/evidence/`, `late_blocks/`, `dial/`); "
             "`python -m benchmarks.evidence run --data IMAGENETTE` makes the missing runs.",
@@ -407,7 +410,7 @@ def page(sources: Sources) -> str:
             "",
             *(_every_reading(every) if every else []),
             *_rule(sources),
-            *_afterwards(sources),
+            *_afterwards(sources, unsure),
             *_details(sources),
         ]
     )
@@ -428,9 +431,9 @@ def level_of_skip(rows: Rows) -> str:
     return f" (*skip* itself has {own:.1f}, {best} without a network {heights[best]:.1f})" if heights else ""
 
 
-def _answer(every: Sequence[Reading], rows: Rows) -> list[str]:
+def _answer(every: Sequence[Reading], rows: Rows, unsure: tuple[list[str], int]) -> list[str]:
     """Return the first screen: the short answer, and what it leaves open."""
-    turned, counted = unsure_signs(rows)
+    turned, counted = unsure
     return [
         *(line for text in short_answer(every, level_of_skip(rows)) for line in (text, "")),
         f"{sentence(every, NEIGHBOURS)}",
@@ -485,7 +488,7 @@ def _rule(sources: Sources) -> list[str]:
     ]
 
 
-def _afterwards(sources: Sources) -> list[str]:
+def _afterwards(sources: Sources, unsure: tuple[list[str], int]) -> list[str]:
     other = _other_study(sources.dial)
     return [
         "## What was added after the rows had been seen",
@@ -507,7 +510,7 @@ def _afterwards(sources: Sources) -> list[str]:
         "*paper* is the paper's initialisation with a β that the paper does not print for width 128: we extrapolate "
         "it. One loss (patch contrast), one width, one training set, six epochs, and scenes composed by us.",
         "",
-        *_degenerate(sources.rows),
+        *_degenerate(sources.rows, unsure),
         *_machines(sources.rows),
     ]
 

@@ -14,6 +14,8 @@ from functools import cached_property
 
 from scipy.stats import t as student
 
+from dinoskip.statistics import SeedSummary, over_seeds
+
 NETWORKS = {
     "skip": "with skips",
     "mixing": "skipless, calibrated, heads that mix",
@@ -101,24 +103,26 @@ class Paired:
         """Seeds that both have."""
         return len(self.by_seed)
 
+    @cached_property
+    def _summary(self) -> SeedSummary:
+        return over_seeds(list(self.by_seed.values()))
+
     @property
     def mean(self) -> float:
         """Mean over seeds; nan without one."""
-        return statistics.mean(self.by_seed.values()) if self.n else float("nan")
+        return self._summary.mean if self.n else float("nan")
 
-    @cached_property
+    @property
     def half(self) -> float:
-        """Half of the 95 % interval of the mean, by Student's t of n - 1 degrees of freedom."""
-        if self.n < 2:
-            return float("nan")
-        return float(student.ppf(0.975, self.n - 1)) * statistics.stdev(self.by_seed.values()) / self.n**0.5
+        """Half of the 95 % interval of the mean, by Student's t of n - 1 degrees of freedom; nan below two seeds."""
+        return self._summary.high - self._summary.mean if self.n else float("nan")
 
     @property
     def p(self) -> float:
         """Two-sided p of no difference, not corrected for the number of comparisons."""
         if self.n < 2:
             return float("nan")
-        error = statistics.stdev(self.by_seed.values()) / self.n**0.5
+        error = self._summary.deviation / self.n**0.5
         return float(2 * student.sf(abs(self.mean) / error, self.n - 1)) if error else float(self.mean == 0)
 
     @property

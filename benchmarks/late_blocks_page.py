@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.evidence_rows import NETWORKS
-from benchmarks.pages import folded, markdown_table, read_csv, write_csv
+from benchmarks.pages import folded, markdown_table, read_csv, replace_rows
 from dinoskip.files import write_text
 
 PAGE = Path("docs/results/late_blocks.md")
@@ -33,8 +33,7 @@ def read_all() -> list[dict[str, str]]:
 
 def add_rows(run: str, rows: Rows) -> None:
     """Add a run's rows, in place of those that it has."""
-    kept = sorted([row for row in read_all() if row["run"] != run] + [dict(row) for row in rows], key=order)
-    write_csv(ROWS, ["run", "weights", "measure", *map(str, BLOCKS)], kept)
+    replace_rows(ROWS, ["run", "weights", "measure", *map(str, BLOCKS)], rows, ["run"], order)
 
 
 def order(row: Mapping[str, str]) -> tuple[int, str]:

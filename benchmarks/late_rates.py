@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.late_blocks import Read, Scenes, by_position, corloc, cut, read, scenes, without_position
 from benchmarks.late_blocks_page import AS_IS, BLOCKS, COMPLETE, EPOCHS, OUT, PUBLISHED, SHARE, WITHOUT, write_page
-from benchmarks.pages import read_csv, write_csv
+from benchmarks.pages import replace_rows
 from dinoskip.console import log
 from dinoskip.files import sha256_file
 from dinoskip.models import load_backbone
@@ -37,14 +37,13 @@ _COLUMNS = ("network", "rate", "seed", "epoch", "weights", "measure", *map(str, 
 def train(network: str, rate: float, seed: int, data: Path, output: Path) -> list[Path]:
     """Train a network of the study at a rate, or go on with it; return the weights of every epoch, 0 the first."""
     name, variant = f"rates-{network}-{rate:g}-{seed}", f"{network}-soap-s{seed}"
-    every = ",".join(map(str, range(EPOCH_COUNT + 1)))
     settings = {
         "name": name,
         "output": output,
         "data.imagenette.root": data,
         "optimizer.lr": repr(rate),
-        "pretrain.keep_epochs": f"[{every[2:-2]}]",  # the last is always kept, and epoch 0 is made anew
-        "evaluate.epochs": f"[{every}]",
+        "pretrain.keep_epochs": list(range(1, EPOCH_COUNT)),  # the last is always kept, and epoch 0 is made anew
+        "evaluate.epochs": list(range(EPOCH_COUNT + 1)),
     }
     command = [sys.executable, "-m", "dinoskip", "run", CONFIG, *(f"{key}={value}" for key, value in settings.items())]
     subprocess.run([*command, "--variant", variant, "--until", "weights"], check=True)
@@ -75,13 +74,6 @@ def rows_of(weights: Path, data: Scenes, about: Mapping[str, object]) -> list[di
     ]
 
 
-def add(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]], keys: Sequence[str]) -> None:
-    """Add rows to a file, in place of those that agree with them in ``keys``."""
-    new = {tuple(str(row[key]) for key in keys) for row in rows}
-    kept = [row for row in read_csv(path) if tuple(row[key] for key in keys) not in new] if path.is_file() else []
-    write_csv(path, columns, sorted([*kept, *rows], key=lambda row: [str(row[key]) for key in keys]))
-
-
 def run(data: Path, output: Path, runs: Sequence[str], seeds: Sequence[int]) -> None:
     """Train and measure what is missing."""
     pictures = scenes(100, 64)
@@ -90,9 +82,7 @@ def run(data: Path, output: Path, runs: Sequence[str], seeds: Sequence[int]) -> 
             network, _, rate = text.partition("=")
             for epoch, weights in enumerate(train(network, float(rate), seed, data, output)):
                 about = {"network": network, "rate": f"{float(rate):g}", "seed": seed, "epoch": epoch}
-                add(
-                    EPOCHS, _COLUMNS, rows_of(weights, pictures, about), ("network", "rate", "seed", "epoch", "measure")
-                )
+                replace_rows(EPOCHS, _COLUMNS, rows_of(weights, pictures, about), _KEYS)
             log.info("late rates: %s with seed %d is measured", text, seed)
 
 
@@ -120,7 +110,7 @@ def main() -> int:
         about = {"network": name, "images": args.images, "size": args.size}
         columns = ("network", "images", "size", "weights", "measure", *map(str, BLOCKS))
         rows = rows_of(Path(weights), scenes(args.images, args.size), about)
-        add(PUBLISHED, columns, rows, ("network", "images", "size", "measure"))
+        replace_rows(PUBLISHED, columns, rows, ("network", "images", "size", "measure"))
     write_page()
     return 0
 

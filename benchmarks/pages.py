@@ -39,6 +39,19 @@ def write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]
         write_text(path, stream.getvalue())
 
 
+def replace_rows(
+    path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]], keys: Sequence[str],
+    order: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> None:  # fmt: skip
+    """Add rows to a CSV file, which may not be there yet, in place of those that agree with them in ``keys``.
+
+    All are sorted by ``order``, by default by the text of the keys.
+    """
+    new = {tuple(str(row[key]) for key in keys) for row in rows}
+    kept = [row for row in read_csv(path) if tuple(row[key] for key in keys) not in new] if path.is_file() else []
+    write_csv(path, names, sorted([*kept, *rows], key=order or (lambda row: [str(row[key]) for key in keys])))
+
+
 def result_row(entry: Mapping[str, str]) -> EvalResult:
     """A line of :func:`dinoskip.results.rows_csv`, perhaps an older one's; nan without a value.
 

@@ -9,7 +9,7 @@ Scores are in 0..1, or in hundredths of the row's unit. Differences are in :mod:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -23,7 +23,6 @@ from dinoskip.randomness import numpy_rng
 F64 = NDArray[np.float64]
 Arrays = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
 Records = Arrays | MatchedDetections
-RESAMPLES = 1000
 ENDS = (0.025, 0.975)
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _EDGE = 1e-4  # a mIoU nearer to 0 or 1 has no logit
@@ -32,7 +31,6 @@ MOST_LONE = 0.1
 _BEYOND = 2.5  # errors: how much farther from the mean than the largest the unit that is added lies; with a deviation
 # of their logs of 1 the interval of 6 images then holds the mean in 95 % of samples, in 88 % without the unit
 _ROUNDING = 1e-9
-_DRAWS = 2**22  # numbers drawn at once: 32 MiB
 _HALVES = 20  # splits whose mean says how AP changes with the number of images, and fewer of more than 1,000 images
 MOST_ALONE = 0.2
 """Share of the classes with all their objects in one image above which AP has no interval (benchmarks/ap_intervals)."""
@@ -83,29 +81,6 @@ def mean_iou(intersection: F64, union: F64) -> F64:
     count = has_union.sum(-1)
     mean: F64 = np.divide(iou.sum(-1), count, out=np.full(count.shape, np.nan), where=count > 0)
     return mean
-
-
-def resample_counts(images: int, resamples: int, seed: int) -> Iterator[F64]:
-    """Yield how often each image is drawn, (m, images) of whole numbers, rows in all ``resamples``; bounded memory.
-
-    Images are drawn with replacement, as many as there are. A function of the number of images and the seed alone, so
-    that scores of the same images share their resamples.
-    """
-    rng = numpy_rng(seed, "bootstrap", images)
-    step = max(1, _DRAWS // images)
-    for at in range(0, resamples, step):
-        rows = min(step, resamples - at)
-        chosen = rng.integers(0, images, (rows, images)) + images * np.arange(rows)[:, None]
-        yield np.bincount(chosen.ravel(), minlength=rows * images).reshape(rows, images).astype(np.float64)
-
-
-def percentile_interval(scores: F64) -> tuple[float, float]:
-    """Return the ends of the interval that resampled scores (m,) span, those that are nan left out; nan for none."""
-    finite = scores[np.isfinite(scores)]
-    if not finite.size:
-        return math.nan, math.nan
-    low, high = np.quantile(finite, ENDS)
-    return float(low), float(high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,6 @@ TRAIN_LIMIT, TRAIN_LEAST = 260.0, 45.0  # steps of 150 s, start and compiling; a
 EVALUATE_LIMIT, EVALUATE_LEAST = 400.0, 25.0  # of slot 1's nine networks; three are planned in 90 s
 TOY_PATIENCE = 5  # times the limits at toy size
 NO_OTHERS = ("evaluate.probe.datasets=[]", "evaluate.knn.datasets=[]")
-MISSING = "no slot of that number: 1 measures and chooses, 2 to 6 train a seed"
 
 
 @dataclass(frozen=True)

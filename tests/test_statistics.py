@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import dinoskip.statistics as statistics
 from dinoskip.statistics import (
     clopper_pearson,
     degrees_of_freedom,
@@ -21,7 +20,6 @@ from dinoskip.statistics import (
     jackknife,
     mcnemar,
     over_seeds,
-    resample_counts,
     score,
     variance,
     wilson,
@@ -98,24 +96,6 @@ def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
 def test_scores_of_nothing_are_nan() -> None:
     assert math.isnan(score(np.zeros(0, np.uint8)))
     assert math.isnan(score(np.zeros((4, 3, 2), np.int64)))
-
-
-def test_draws_are_counts_of_whole_resamples_whatever_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_at_once = np.concatenate(list(resample_counts(7, 50, seed=3)))
-    assert all_at_once.shape == (50, 7)
-    assert (all_at_once.sum(1) == 7).all()
-    assert set(np.unique(all_at_once)) <= set(range(8))
-    assert not (all_at_once == np.concatenate(list(resample_counts(7, 50, seed=4)))).all()
-    monkeypatch.setattr(statistics, "_DRAWS", 20)  # two resamples a part
-    parts = list(resample_counts(7, 50, seed=3))
-    assert len(parts) == 25
-    assert (np.concatenate(parts) == all_at_once).all()
-
-
-def test_every_image_is_drawn_as_often_as_another() -> None:
-    counts = np.concatenate(list(resample_counts(20, 4000, seed=0)))
-    np.testing.assert_allclose(counts.mean(0), 1, atol=5 / math.sqrt(4000))  # variance of a count is 1 - 1/n
-    np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
 
 
 @pytest.mark.parametrize("classes", [0, 3])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from benchmarks.ap_intervals import coverage, population, table_of_coverage
+from benchmarks import ap_intervals
+from benchmarks.ap_intervals import coverage, population, resample_counts, table_of_coverage
 
 
 @pytest.mark.parametrize(("classes", "equal_scores"), [(1, True), (5, False)])
@@ -27,3 +30,21 @@ def test_few_images_of_many_classes_have_none() -> None:
 
 def test_the_table_has_a_line_for_each_score_and_number_of_images() -> None:
     assert len([line for line in table_of_coverage(4, (6,), ()) if line.startswith("| 1, equal scores")]) == 2
+
+
+def test_draws_are_counts_of_whole_resamples_whatever_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_at_once = np.concatenate(list(resample_counts(7, 50, seed=3)))
+    assert all_at_once.shape == (50, 7)
+    assert (all_at_once.sum(1) == 7).all()
+    assert set(np.unique(all_at_once)) <= set(range(8))
+    assert not (all_at_once == np.concatenate(list(resample_counts(7, 50, seed=4)))).all()
+    monkeypatch.setattr(ap_intervals, "_DRAWS", 20)  # two resamples a part
+    parts = list(resample_counts(7, 50, seed=3))
+    assert len(parts) == 25
+    assert (np.concatenate(parts) == all_at_once).all()
+
+
+def test_every_image_is_drawn_as_often_as_another() -> None:
+    counts = np.concatenate(list(resample_counts(20, 4000, seed=0)))
+    np.testing.assert_allclose(counts.mean(0), 1, atol=5 / math.sqrt(4000))  # variance of a count is 1 - 1/n
+    np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
