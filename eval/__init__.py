@@ -15,7 +15,7 @@ names are loaded when they are first used), its run in ``evaluation.py``.
 - while a network trains: ``online``
 - for all of them: ``protocols`` (settings by their name), ``labelled`` (tokens with label maps), ``upsampling``,
   ``metrics``, ``rows`` (with intervals and records), ``baselines``, ``pixels`` (features without a network),
-  ``compare`` (two rows over the same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets
-  of one pass), ``resumed`` (what is found image by image, in files), ``joined`` (rows of levels that have grids of
-  their own)
+  ``prefetch`` (files read ahead by threads), ``compare`` (two rows over the same images), ``picture_maps`` (what the
+  gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files),
+  ``joined`` (rows of levels that have grids of their own)
 """

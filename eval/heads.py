@@ -6,7 +6,6 @@ A task says how its images are cut, what the gradient of its loss is, and how th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from dinoskip.console import Progress
 from dinoskip.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, Grid
 from eval.labelled import Key
-from eval.probe.live import prefetched
+from eval.prefetch import prefetched, threads_of
 from eval.probe.loaders import TrainingBatch, training_batches
 from eval.probe.stack import HeadStack
 
@@ -87,8 +86,3 @@ def read_ahead(
         for item, content in prefetched(items, read, threads_of(workers)):
             yield item, content
             progress.advance(count(item))
-
-
-def threads_of(workers: int) -> int:
-    """Threads that read images; 0: as many as processors, at most 8."""
-    return workers or min(8, len(os.sched_getaffinity(0)))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,12 +15,12 @@ from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
+from eval.prefetch import prefetched, threads_of
 
 Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
 EPS = 1e-5  # BatchNorm's
 _CHUNK_VALUES = 2**22  # read at once for the statistics
-_READERS = min(8, len(os.sched_getaffinity(0)))  # threads that decode label maps
 
 
 class NamedImages(Protocol):
@@ -114,16 +111,8 @@ def labels_ahead(label: Callable[[int], NDArray[np.uint8]], rows: Sequence[int])
     if len(rows) < 2:
         yield from map(label, rows)
         return
-    pool, ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="labels"), deque[Future[NDArray[np.uint8]]]()
-    try:
-        for row in rows:
-            ahead.append(pool.submit(label, row))
-            if len(ahead) > 2 * _READERS:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for _, read in prefetched(rows, label, threads_of(0)):
+        yield read
 
 
 def _floats(stored: NDArray[Any], device: torch.device) -> torch.Tensor:

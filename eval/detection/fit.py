@@ -19,9 +19,9 @@ from dinoskip.randomness import derive, numpy_rng
 from eval.detection.config import DetectionConfig
 from eval.detection.model import decayed, detector
 from eval.detection.objects import Objects, Truth, mirrored
-from eval.heads import read_ahead, threads_of
+from eval.heads import read_ahead
 from eval.objects.scores import Outline, outline
-from eval.probe.live import prefetched
+from eval.prefetch import prefetched, threads_of
 from eval.probe.loaders import TrainingBatch, training_batches
 
 _CHECKED = 50  # steps after which losses are looked at: a GPU is not waited for in between

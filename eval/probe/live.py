@@ -6,11 +6,7 @@ of S pixels along a side.
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,14 +21,13 @@ from dinoskip.randomness import numpy_rng, torch_rng
 from dinoskip.resize import resize
 from eval.frozen import check_finite, facet_of, whole_patches
 from eval.labelled import EPS, Constants, Key, LabelledTokens
+from eval.prefetch import prefetched, threads_of
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size
 from eval.probe.loaders import ScoredBatch, TrainingBatch, of_one_size, upsampling
 from eval.probe.targets import Targets, make_targets, masked
 from eval.probe.windows import blended_classes, blending, window_starts
 
-J = TypeVar("J")
-R = TypeVar("R")
 Grid = tuple[int, int]
 _SHOWN = 8  # whole images a forward pass, when they are scored; windows: those of one image
 _VIEWS = 16  # windows a forward pass
@@ -68,22 +63,6 @@ class RunningNorm:
         return {key: (mean, (variance + eps).rsqrt()) for key, (mean, variance) in self._running.items()}
 
 
-def prefetched(jobs: Iterable[J], work: Callable[[J], R], workers: int) -> Iterator[tuple[J, R]]:
-    """Yield every job with its result, in order; ``workers`` threads work ahead."""
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="crops")
-    ahead: deque[tuple[J, Future[R]]] = deque()
-    try:
-        for job in jobs:
-            ahead.append((job, pool.submit(work, job)))
-            if len(ahead) > workers:
-                first, future = ahead.popleft()
-                yield first, future.result()
-        for first, future in ahead:
-            yield first, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 class LiveTokenLoader:
     """Images of a data set through a frozen backbone, see :class:`eval.probe.loaders.TokenLoader`.
 
@@ -106,7 +85,7 @@ class LiveTokenLoader:
         self.backbone, self.dataset, self.data = backbone, dataset, data
         self.keys, self.recipe, self.seed = keys, recipe, seed
         self.statistics, self.device = statistics, backbone.device
-        self.workers = workers or min(8, len(os.sched_getaffinity(0)))
+        self.workers = threads_of(workers)
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
     def constants(self) -> Constants:

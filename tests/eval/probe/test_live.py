@@ -20,11 +20,12 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.randomness import numpy_rng
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
+from eval.prefetch import prefetched
 from eval.probe import ProbeConfig
 from eval.probe.crops import augmented
 from eval.probe.fit import fit_heads, score_heads, split_images
 from eval.probe.heads import load_heads
-from eval.probe.live import LiveTokenLoader, RunningNorm, prefetched
+from eval.probe.live import LiveTokenLoader, RunningNorm
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from tests.helpers.tasks import evaluation_of
