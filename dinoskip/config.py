@@ -16,9 +16,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.files import read_regular
+from dinoskip.plugins import ByName, content_of
 
 
 class Config(BaseModel):
@@ -283,8 +285,14 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
 # --- errors ------------------------------------------------------------------------------------------
 
 
+def models_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """All pydantic models that the value of a field may be of or contain, those of plug-ins included."""
+    return [model for part in (field.annotation, *field.metadata) for model in _models_in(part)]
+
+
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """All pydantic models that an annotation may stand for."""
+    if isinstance(annotation, ByName):
+        return annotation.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) in {typing.Union, types.UnionType, typing.Annotated, list, tuple, dict}:
@@ -300,7 +308,7 @@ def _models_at(model: type[BaseModel], location: Sequence[Any]) -> list[type[Bas
             sub
             for m in models
             if isinstance(part, str) and part in m.model_fields
-            for sub in _models_in(m.model_fields[part].annotation)
+            for sub in models_of(m.model_fields[part])
         ]
         if not inner:
             tagged = [m for m in models if part in _tags(m)]
@@ -315,9 +323,7 @@ def _near(key: str, models: Sequence[type[BaseModel]], place: str) -> str | None
     if meant is not None:
         return f"write {meant}"
     fields = {name: field for m in models for name, field in m.model_fields.items()}
-    inside = [
-        name for name, field in fields.items() if any(key in sub.model_fields for sub in _models_in(field.annotation))
-    ]
+    inside = [name for name, field in fields.items() if any(key in sub.model_fields for sub in models_of(field))]
     if inside:
         return f"did you mean {' or '.join('.'.join(filter(None, (place, name, key))) for name in sorted(inside))}?"
     return did_you_mean(key, sorted(fields))
@@ -421,4 +427,6 @@ def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:
             tree.pop(name, None)
         elif isinstance(value, Config):
             tree[name] = settings_for_key(value)
+    if (content := content_of(type(config))) is not None:
+        tree["plugin"] = content
     return tree

@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError
+from dinoskip.plugins import Table
 
-TABLE: Mapping[str, str] = MappingProxyType(
+OWN: Mapping[str, str] = MappingProxyType(
     {
         "probe": "eval.probe.task",
         "tokencut": "eval.tokencut.task",
@@ -34,7 +35,7 @@ TABLE: Mapping[str, str] = MappingProxyType(
         "detection": "eval.detection.task",
     }
 )
-"""The module of every task's ``TASK``, by its name, in order of execution."""
+"""The module of ``TASK`` of each of our own tasks, by its name, in order of execution."""
 
 StudySetting = Literal["seed", "multiscale", "blocks", "norms"]
 Pictures = Literal["", "heads", "maps", "surfaces", "strips"]
@@ -226,16 +227,32 @@ class EvaluationTask:
         return {role: split for role, split in read.items() if role != scored}
 
 
-@cache
+class _Records(Mapping[str, EvaluationTask]):
+    """The records of our own tasks; each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> EvaluationTask:
+        record: EvaluationTask = importlib.import_module(OWN[name]).TASK
+        return record
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(OWN)
+
+    def __len__(self) -> int:
+        return len(OWN)
+
+
+TASKS: Mapping[str, EvaluationTask] = Table("tasks", _Records(), EvaluationTask)
+"""The records of all tasks by name, in order of execution: ours, then those of plug-ins."""
+
+
 def task(name: str) -> EvaluationTask:
-    """The record of a task. Raises :class:`KeyError` for a name that is not in the table."""
-    record: EvaluationTask = importlib.import_module(TABLE[name]).TASK
-    return record
+    """The record of a task. Raises :class:`KeyError` for a name that no task has."""
+    return TASKS[name]
 
 
 def tasks() -> list[EvaluationTask]:
     """Return the records of all tasks, in order of execution."""
-    return [task(name) for name in TABLE]
+    return list(TASKS.values())
 
 
 @cache
@@ -244,7 +261,7 @@ def headline(name: str, metric: str) -> TaskMetric | None:
 
     Rows of another task, such as a trained classifier's ``classify``, have that of the first record that names it.
     """
-    records = [task(name)] if name in TABLE else tasks()
+    records = [task(name)] if name in TASKS else tasks()
     return next((task.headline for task in records if task.headline.is_of(metric)), None)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dinoskip import results
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from dinoskip.tasks import TABLE, headline, task
+from dinoskip.tasks import TASKS, headline, task
 
 Variants = Mapping[str, Sequence[EvalResult]]
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Benchmark:
     def label(self) -> str:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
         known = headline(self.task, self.metric)
-        spoken = task(self.task).spoken if self.task in TABLE else ""
+        spoken = task(self.task).spoken if self.task in TASKS else ""
         metric = f"{spoken} {known.said(self.metric) if known else self.metric}".strip()
         place = " ".join(part for part in (self.dataset, self.split) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
@@ -176,7 +176,7 @@ PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the 
 
 def _as_papers(row: EvalResult) -> int:
     """How many of a paper's settings a row has."""
-    return task(row.task).as_published(row) if row.task in TABLE else 0
+    return task(row.task).as_published(row) if row.task in TASKS else 0
 
 
 def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str, list[EvalResult]]:

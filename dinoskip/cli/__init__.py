@@ -11,21 +11,32 @@ import argparse
 import importlib
 import importlib.util
 import io
+import itertools
 import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING
 
 import dinoskip
 from dinoskip import __version__, console
-from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Interrupted, Preempted, is_disk_full, is_not_permitted
+from dinoskip.errors import (
+    ConfigError,
+    DataError,
+    DinoskipError,
+    DiskFull,
+    Interrupted,
+    Preempted,
+    is_disk_full,
+    is_not_permitted,
+)
+from dinoskip.plugins import Table, use_files
 
 if TYPE_CHECKING:
     from dinoskip.cli.arguments import Parser
@@ -55,13 +66,34 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for name in MODULES:  # imported here, so that a package that hides ours is an error like all others
         importlib.import_module(f"dinoskip.cli.{name}").add_commands(commands)
+    added: Table[Callable[[object], None]] = Table("commands", {}, FunctionType)
+    for add_commands in added.values():
+        add_commands(commands)
     return parser
+
+
+def _use_plugins(words: Sequence[str]) -> None:
+    """Import the plug-ins' files that ``--plugin`` or a study among the words names, before there is any parser.
+
+    What is wrong with a study is said by the command that reads it.
+    """
+    from dinoskip.config import read_yaml
+
+    named = [after for word, after in itertools.pairwise(words) if word == "--plugin"]
+    named += [word.partition("=")[2] for word in words if word.startswith("--plugin=")]
+    for word in words:
+        if Path(word).suffix in {".yaml", ".yml"} and Path(word).is_file():
+            with suppress(ConfigError, DataError):
+                files = read_yaml(word).tree.get("plugins", ())
+                named += [str(file) for file in files] if isinstance(files, list) else []
+    use_files(named)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse; overrides (``a.b=value``) may stand anywhere among the options. Of submit also the command it submits."""
-    parser = _parser()
     given = list(sys.argv[1:] if argv is None else argv)
+    _use_plugins(given)
+    parser = _parser()
     if given[:1] == ["submit"]:
         return _parse_submit(parser, given[1:])
     args: argparse.Namespace

@@ -94,6 +94,9 @@ def command(commands: Any, name: str, handler: Handler, text: str, *, details: s
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(handler=handler, prog=parser.prog)
+    parser.add_argument(
+        "--plugin", action="append", metavar="FILE", help="run a Python file with parts of your own; may be repeated"
+    )
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument(
         "-q", "--quiet", action="store_const", const=-1, default=0, dest="verbosity", help="print warnings only"

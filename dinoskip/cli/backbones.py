@@ -26,7 +26,7 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets import FOLDER_KINDS, KINDS, SYNTHETIC
+from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
@@ -54,7 +54,7 @@ def add_commands(commands: Any) -> None:
         help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
     )
     parser.add_argument("--facet", default=None, help="which facet, if the store has several")
-    for stage in map(stages.load, stages.COMMANDS):
+    for stage in map(stages.load, stages.commands()):
         if stage.command is not None:
             parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
             _stage_arguments(parser, stage)
@@ -70,9 +70,8 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
         default=kind,
         choices=tuple(KINDS),
         metavar="KIND",
-        help=f"its layout: {', '.join(FOLDER_KINDS)}, or synthetic: {', '.join(SYNTHETIC)} (default: {kind}); "
-        "data.KEY=value sets its keys, "
-        "e.g. data.classes=27",
+        help=f"its layout: {', '.join(folder_kinds())}, or synthetic: {', '.join(synthetic_kinds())} "
+        f"(default: {kind}); data.KEY=value sets its keys, e.g. data.classes=27",
     )
     parser.add_argument(
         "--year", type=int, default=2012, choices=(2007, 2012), help="year of a VOC layout (default: 2012)"
@@ -177,10 +176,14 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-    synthetic = args.kind in SYNTHETIC
+    synthetic = args.kind in synthetic_kinds()
     if synthetic == bool(args.data):
         wrong = f"--data {args.data}: kind {args.kind} is synthetic" if synthetic else "--data: is needed"
-        hint = "leave it out" if synthetic else f"the data set's folder, or a synthetic kind: {', '.join(SYNTHETIC)}"
+        hint = (
+            "leave it out"
+            if synthetic
+            else f"the data set's folder, or a synthetic kind: {', '.join(synthetic_kinds())}"
+        )
         raise ConfigError(wrong, hint)
     data: dict[str, Any] = {"kind": args.kind} if synthetic else {"kind": args.kind, "root": args.data}
     if args.kind == "voc":

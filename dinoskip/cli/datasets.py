@@ -8,7 +8,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
 from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
+from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
 from dinoskip.data.sets.prepare import missing
 from dinoskip.data.sets.prepare import prepare as unpack
@@ -21,7 +21,7 @@ from dinoskip.pipeline.stages.inputs import OneDataset
 def add_commands(commands: Any) -> None:
     actions = group(commands, "data", "look at data sets, or compose the embedded one")
     parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
-    parser.add_argument("kind", choices=FOLDER_KINDS, help="its layout")
+    parser.add_argument("kind", choices=folder_kinds(), help="its layout")
     overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...")
     data_option(parser, "the data set's folder")
     parser.add_argument(
@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
     )
     json_option(parser)
     parser = command(actions, "prepare", prepare, "unpack the archives of a published data set; say which are missing")
-    parser.add_argument("kind", choices=PUBLISHED_KINDS, help="which data set")
+    parser.add_argument("kind", choices=published_kinds(), help="which data set")
     parser.add_argument("archives", nargs="*", metavar="FILE", help="downloaded .tar, .zip and list (.txt) files")
     parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; existing files are kept")
     parser = command(actions, "scenes", scenes, "compose labelled scenes from bundled photographs")

@@ -19,7 +19,7 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
-from dinoskip.data.sets import FOLDER_KINDS
+from dinoskip.data.sets import folder_kinds
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
@@ -40,7 +40,10 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("backbone", nargs="+", metavar="BACKBONE", help=f"{SPEC}; a=b changes a setting")
     data_option(parser, "a folder of photographs, with labels or without")
     parser.add_argument(
-        "--kind", choices=FOLDER_KINDS, metavar="KIND", help=f"its layout, if not recognised: {', '.join(FOLDER_KINDS)}"
+        "--kind",
+        choices=folder_kinds(),
+        metavar="KIND",
+        help=f"its layout, if not recognised: {', '.join(folder_kinds())}",
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
     parser.add_argument(

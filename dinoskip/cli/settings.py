@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from dinoskip.cli.arguments import Args, command, json_option, print_json, print_table
-from dinoskip.config import Config
+from dinoskip.config import models_of
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.pipeline.study import Study
 
@@ -44,7 +44,7 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
     """All settings of a configuration type, those of sections inside included."""
     rows = []
     for name, field in kind.model_fields.items():
-        inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
+        inner, at = models_of(field), f"{key}.{name}".strip(".")
         at += ".NAME" if get_origin(field.annotation) is dict else ""
         rows += _once([settings_of(section, at, _tag_of(section) if len(inner) > 1 else choice) for section in inner])
         if not inner and not (choice and field.default == choice):
@@ -67,13 +67,6 @@ def _once(choices: list[list[Setting]]) -> list[Setting]:
     common = set.intersection(*alike) if len(alike) > 1 else set()
     first = [plain for row in choices[0] if (plain := row._replace(of="")) in common] if common else []
     return first + [row for rows in choices for row in rows if row._replace(of="") not in common]
-
-
-def _sections(annotation: Any) -> list[Any]:
-    """The configuration types inside an annotation: none, one, or several to choose from by a key of theirs."""
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in _sections(part)]
 
 
 def _range_of(field: FieldInfo) -> Iterator[str]:

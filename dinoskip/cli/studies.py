@@ -61,7 +61,7 @@ def add_commands(commands: Any) -> None:
         "run",
         run,
         "run a study: train, evaluate and show every variant; continue where it stopped",
-        details=f"stages: {', '.join(stages.NAMES)}",
+        details=f"stages: {', '.join(stages.names())}",
     )
     _study_arguments(parser, choose=True)
     accept_option(parser)
@@ -118,7 +118,7 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
 def run(args: Args) -> int:
     _, _, runner = _opened(args)
     chosen = graph.select(
-        runner.planner.nodes, stages.NAMES, only=args.only, start=args.start, until=args.until, variants=args.variants
+        runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
     )
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dinoskip.config import Config, OmitDefaultFromKey, Positive, implementation, no_duplicates
 from dinoskip.console import log
+from dinoskip.plugins import ByName
 from dinoskip.vit_config import PositionResize, TemperatureMode, VitConfig
 
 if TYPE_CHECKING:
@@ -207,7 +208,9 @@ def _default_by_its_name(init: Any) -> Any:
     return init | {"name": "trunc_normal"} if isinstance(init, dict) and init.get("name") == "default" else init
 
 
-InitConfig = Annotated[Init, Field(discriminator="name"), BeforeValidator(_default_by_its_name)]
+InitConfig = Annotated[
+    Init, Field(discriminator="name"), ByName("initialisations", Config, "name"), BeforeValidator(_default_by_its_name)
+]
 
 
 def paper_init(name: str) -> SkiplessInit:

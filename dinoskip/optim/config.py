@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.optim.schedules import Beta, Scheduled
+from dinoskip.plugins import ByName
 
 if TYPE_CHECKING:
     import torch
@@ -168,4 +169,6 @@ AnyOptimizer = (
     | MuonConfig
 )  # fmt: skip
 """The table of optimizers."""
-OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), BeforeValidator(_named)]
+OptimizerConfig = Annotated[
+    AnyOptimizer, Field(discriminator="name"), ByName("optimizers", Scheduled, "name"), BeforeValidator(_named)
+]

@@ -113,6 +113,9 @@ class StudyBase(Config):
     variants: VariantsConfig = VariantsConfig()
     online: OnlineConfig = OnlineConfig()
     storage: StorageConfig = StorageConfig()
+    plugins: tuple[Path, ...] = Field(
+        (), description="Python files with parts of your own, which are run (docs/extending.md)"
+    )
     accept: OneOrSeveral[str] = Field(
         (), description="verdicts on the data that may pass though they are doubtful, as equal-files:DATA; or --accept"
     )

@@ -26,6 +26,7 @@ from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond
 from dinoskip.pipeline.stages.external import HASHES
 from dinoskip.pipeline.stages.tasks import rounded_sizes
 from dinoskip.pipeline.variants import Variant, confounds, expand
+from dinoskip.plugins import use_files
 from dinoskip.tasks import tasks
 from dinoskip.training.supervised_config import with_defaults
 
@@ -69,6 +70,7 @@ def study_of(source: RawConfig, *, open_backbones: bool = False) -> tuple[StudyB
     not fit them are said before any stage runs.
     """
     source.tree = _with_study_defaults(source.tree)
+    _use_plugins(source)
     study = validate(Study, source)
     variants, lines = expand(study.variants, source, study.seed)
     if open_backbones:
@@ -83,6 +85,18 @@ def study_of(source: RawConfig, *, open_backbones: bool = False) -> tuple[StudyB
     for line in _said(study, variants):
         log.info("%s", line)
     return study, variants
+
+
+def _use_plugins(source: RawConfig) -> None:
+    """Import the plug-ins that a study names, which its settings may be of."""
+    files = source.tree.get("plugins", ())
+    if isinstance(files, list):  # what else it may be is said where settings are validated
+        use_files(file for file in files if isinstance(file, str))
+    if new := set(stages.names()) - set(STAGES):
+        raise ConfigError(
+            f"{source.place('plugins')}: plugins: the task {min(new)!r} came after dinoskip was imported",
+            "call dinoskip.plugins.use_files before anything else is imported",
+        )
 
 
 def _opened(variant: Variant) -> Variant:

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
+from dinoskip.plugins import ByName
 from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.distill_config import DistillConfig
 from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.mae_config import MaeConfig
 from dinoskip.training.patch_contrast_config import PatchContrastConfig
+from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job
 
 AnyObjective = (
@@ -29,7 +31,12 @@ def dino_by_default(settings: Any) -> Any:
     return {"objective": "dino", **settings} if isinstance(settings, Mapping) else settings
 
 
-ObjectiveConfig = Annotated[AnyObjective, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
+ObjectiveConfig = Annotated[
+    AnyObjective,
+    Field(discriminator="objective"),
+    ByName("objectives", PretrainConfig, "objective"),
+    BeforeValidator(dino_by_default),
+]
 
 
 class PretrainJob(Job):

@@ -17,10 +17,10 @@ from dinoskip.pipeline.estimate.costs import SLOWER, costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results import EvalResult, read_rows, write_rows
-from dinoskip.tasks import TABLE
+from dinoskip.tasks import TASKS
 from tests.helpers.study import TINY
 
-MEASURES = {*TABLE, "features", "gallery", "report"}
+MEASURES = {*TASKS, "features", "gallery", "report"}
 
 
 @cache

@@ -139,7 +139,7 @@ def test_the_table_of_stages() -> None:
         assert stage.section is None or stage.place, name
     resuming = {"sweep", "pretrain", "supervise", "features", "tokencut", "saliency", "objects"}
     assert {name for name, stage in STAGES.items() if stage.resumes} == resuming
-    assert {name for name, stage in STAGES.items() if stage.command} == set(stages.COMMANDS)
+    assert {name for name, stage in STAGES.items() if stage.command} == set(stages.commands())
 
 
 @pytest.mark.parametrize(

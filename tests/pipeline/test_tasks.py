@@ -15,7 +15,7 @@ from dinoskip.files import read_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
-from dinoskip.tasks import TABLE, tasks
+from dinoskip.tasks import TASKS, tasks
 from tests.helpers.devices import DEVICES
 
 SMALLER = (
@@ -53,7 +53,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_every_task_has_rows_of_every_block_and_of_rules_that_look_at_no_image(study: Path) -> None:
     rows = [row for path in study.rglob("rows.json") for row in read_rows(path)]
-    assert {row.task for row in rows} == set(TABLE)
+    assert {row.task for row in rows} == set(TASKS)
     for record in tasks():
         mine = [row for row in rows if row.task == record.name]
         assert {row.model for row in mine if not row.is_baseline} == {"skip-soap"}, record.name

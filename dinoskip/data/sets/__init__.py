@@ -6,11 +6,11 @@ Importing this package does not import torch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
@@ -44,6 +44,7 @@ from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.plugins import ByName, Table
 
 AnyDataset = (
     VocConfig
@@ -74,14 +75,25 @@ AnyDataset = (
 """The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
 
 D = TypeVar("D")
-DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
-KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
-SYNTHETIC = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Synthetic))
-"""The kinds that are made from photographs inside installed packages."""
-FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
-"""The kinds that lie in a folder of the user's: what the command line offers for ``--kind`` and ``data check``."""
-PUBLISHED_KINDS = tuple(kind for kind, cls in KINDS.items() if cls.archives is not None)
-"""The kinds that ``data prepare`` unpacks."""
+DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind"), ByName("data_kinds", DatasetKind, "kind")]
+KINDS: Mapping[str, type[DatasetKind]] = Table(
+    "data_kinds", {cls.model_fields["kind"].default: cls for cls in get_args(AnyDataset)}, DatasetKind
+)
+
+
+def synthetic_kinds() -> tuple[str, ...]:
+    """The kinds that are made from photographs inside installed packages."""
+    return tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Synthetic))
+
+
+def folder_kinds() -> tuple[str, ...]:
+    """The kinds that lie in a folder of the user's: what the command line offers for ``--kind`` and ``data check``."""
+    return tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
+
+
+def published_kinds() -> tuple[str, ...]:
+    """The kinds that ``data prepare`` unpacks."""
+    return tuple(kind for kind, cls in KINDS.items() if cls.archives is not None)
 
 
 def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sequences import SequenceDataset
 from dinoskip.images import read_image
+from dinoskip.plugins import Table
 
 D = TypeVar("D")
 Count = tuple[dict[str, int], Callable[[int], None]]
@@ -161,7 +161,7 @@ CORRESPONDENCE = Label(
     seen_by=(("test",), ("val",)),
 )  # fmt: skip
 
-_ALL: tuple[Label[Any], ...] = (
+_OWN: tuple[Label[Any], ...] = (
     SEGMENTATION,
     DETECTION,
     CLASSES,
@@ -170,5 +170,5 @@ _ALL: tuple[Label[Any], ...] = (
     VIDEO,
     CORRESPONDENCE,
 )
-LABELS: Mapping[str, Label[Any]] = MappingProxyType({label.name: label for label in _ALL})
-"""The one table of labels, by name."""
+LABELS: Mapping[str, Label[Any]] = Table("labels", {label.name: label for label in _OWN}, Label)
+"""The one table of labels, by name: ours, then those of plug-ins."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dinoskip.data.archives import md5_file, unpack
-from dinoskip.data.sets import KINDS, PUBLISHED_KINDS
+from dinoskip.data.sets import KINDS, published_kinds
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import atomic_path
@@ -17,7 +17,7 @@ def archives_of(kind: str) -> Archives:
     """Return what is known of a kind's archives; :class:`ConfigError` for a kind that has none."""
     archives = KINDS[kind].archives if kind in KINDS else None
     if archives is None:
-        raise ConfigError(f"{kind}: has no published archives", f"use kind {', '.join(PUBLISHED_KINDS)}")
+        raise ConfigError(f"{kind}: has no published archives", f"use kind {', '.join(published_kinds())}")
     return archives
 
 

@@ -9,8 +9,16 @@ from typing import Any
 from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import Precision
+from dinoskip.plugins import content_of_part
 from eval.tokencut.config import TokenCutConfig
 from visualize.gallery.config import GalleryConfig
+from visualize.gallery.layers import LAYERS
+
+
+def _contents_of_layers() -> dict[str, str]:
+    """The sha256 of the files of layers that are a user's own, by name."""
+    contents = {name: content_of_part("layers", name) for name in LAYERS}
+    return {name: content for name, content in contents.items() if content is not None}
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class GallerySettings(NodeSettings):
             "seed": self.seed,
             "blocks": self.blocks,
             **({} if self.precision == "fp32" else {"precision": self.precision}),
+            **({"plugins": contents} if (contents := _contents_of_layers()) else {}),
         }
 
     def _of_model(self, model: ShownModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dinoskip.pipeline.look.study import MEASURES, Blocks, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results import rows_in
-from dinoskip.tasks import TABLE
+from dinoskip.tasks import TASKS
 
 
 def evaluate(
@@ -54,8 +54,8 @@ def evaluate(
         DataError: for a folder that cannot be read, and for doubtful data, such as equal files in both splits, unless
             ``settings`` accept them: ``{"accept": ["equal-files:NAME"]}``.
     """
-    if unknown := sorted(set(tasks) - set(TABLE)):
-        raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(TABLE)}")
+    if unknown := sorted(set(tasks) - set(TASKS)):
+        raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(TASKS)}")
     specs = [backbones] if isinstance(backbones, str) else list(backbones)
     labels = labels_of(Path(data), kind)
     tree = study_tree(specs, labels, Path(out), images=images, blocks=blocks, measures=tasks, gallery=False)

@@ -113,7 +113,7 @@ def _line(name: str, run: Path, batch_size: int, gflop: float) -> list[list[obje
 
 def _stages(task: Task) -> list[list[object]]:
     """Kind of stage, how many there are, and their minutes, in order of execution; all together below."""
-    seconds: dict[str, list[float]] = {kind: [] for kind in stages.NAMES}
+    seconds: dict[str, list[float]] = {kind: [] for kind in stages.names()}
     for role, spent in past_seconds(task.inputs).items():
         seconds[role.partition("/")[0]].append(spent)
     every = [spent for of_kind in seconds.values() for spent in of_kind]

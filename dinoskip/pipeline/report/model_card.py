@@ -16,7 +16,7 @@ from dinoskip.decisions.choosing import Score
 from dinoskip.errors import DataError
 from dinoskip.files import read_json
 from dinoskip.results import EvalResult
-from dinoskip.tasks import TABLE, task
+from dinoskip.tasks import TASKS, task
 from dinoskip.vit_config import VitConfig
 from visualize.board import read_sources
 from visualize.comparison import Scores
@@ -89,7 +89,7 @@ def _hub_result(score: Score) -> huggingface_hub.EvalResult:
     if score.low is not None and score.high is not None:
         about["interval_95"] = [round(score.low, 2), round(score.high, 2)]
     return huggingface_hub.EvalResult(
-        task_type=task(row.task).hub if row.task in TABLE else _FEATURES,
+        task_type=task(row.task).hub if row.task in TASKS else _FEATURES,
         dataset_type=row.dataset,
         dataset_name=row.dataset,
         dataset_split=row.split,

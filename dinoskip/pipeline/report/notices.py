@@ -41,7 +41,7 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
 def unmeasured(roles: Collection[str]) -> list[str]:
     """Kinds of measures that none of a report's inputs, there or missing, is of: not asked for."""
     ran = {role.partition("/")[0] for role in roles}
-    return [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
+    return [stage.measures for stage in map(stages.load, stages.commands()) if stage.name not in ran]
 
 
 def _by_sample(output: Path) -> bool:

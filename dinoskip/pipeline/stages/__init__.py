@@ -6,18 +6,25 @@ import importlib
 
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.tasks import stage_of
-from dinoskip.tasks import TABLE
+from dinoskip.tasks import TASKS
 
 BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
 AFTER = ("analyze", "gallery", "report")
-NAMES = (*BEFORE, *TABLE, *AFTER)
-COMMANDS = (*TABLE, "gallery")
-"""Those that are commands of their own, too: ``dinoskip --help`` reads them, and their modules import no torch."""
+
+
+def names() -> tuple[str, ...]:
+    """Names of all stages, in order of execution."""
+    return (*BEFORE, *TASKS, *AFTER)
+
+
+def commands() -> tuple[str, ...]:
+    """Names of those that are commands of their own, too: ``dinoskip --help`` reads them; they import no torch."""
+    return (*TASKS, "gallery")
 
 
 def load(name: str) -> Stage:
     """The stage of a name."""
-    if name in TABLE:
+    if name in TASKS:
         return stage_of(name)
     stage: Stage = importlib.import_module(f"{__name__}.{name}").STAGE
     return stage
@@ -25,4 +32,4 @@ def load(name: str) -> Stage:
 
 def load_all() -> dict[str, Stage]:
     """Every stage by name, in order of execution."""
-    return {name: load(name) for name in NAMES}
+    return {name: load(name) for name in names()}

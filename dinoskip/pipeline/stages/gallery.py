@@ -193,7 +193,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=layers.VERSION,
+    version=layers.version(),
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),

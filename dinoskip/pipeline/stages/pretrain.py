@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from dinoskip.config import RawConfig, dump, validate
 from dinoskip.data import sets as datasets
@@ -32,6 +32,7 @@ from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import dataset_of
 from dinoskip.pipeline.stages.settings import PretrainSettings
 from dinoskip.pipeline.variants import Variant
+from dinoskip.plugins import ByName
 from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job, TrainConfig
@@ -47,11 +48,19 @@ class PretrainSection(PretrainConfig):
     dataset: Name = Field(description="key of data whose images are trained on")
 
 
-_OF_OBJECTIVES: Any = functools.reduce(
-    operator.or_,
-    (create_model(f"{kind.__name__}Section", __base__=(kind, PretrainSection)) for kind in get_args(AnyObjective)),
-)
-AnySection: Any = Annotated[_OF_OBJECTIVES, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
+@functools.cache
+def section_of(objective: type[BaseModel]) -> type[BaseModel]:
+    """The settings of an objective, with the data set."""
+    return create_model(f"{objective.__name__}Section", __base__=(objective, PretrainSection))
+
+
+_OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(AnyObjective)))
+AnySection: Any = Annotated[
+    _OF_OBJECTIVES,
+    Field(discriminator="objective"),
+    ByName("objectives", PretrainConfig, "objective", section_of),
+    BeforeValidator(dino_by_default),
+]
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

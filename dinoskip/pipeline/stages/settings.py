@@ -10,6 +10,7 @@ from dinoskip.config import Config, settings_for_key
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
+from dinoskip.plugins import content_of_part
 from dinoskip.read_points import usual_norm
 from dinoskip.tasks import EvaluationTask, FeatureRequest
 from dinoskip.training.objectives import PretrainJob
@@ -161,7 +162,8 @@ class TaskSettings(NodeSettings):
     def plain(self) -> dict[str, Any]:
         """What the key of the node is made of."""
         settings = settings_for_key(self.section, without=self.record.not_in_key)
-        optional = {"read": self.read, "backbone": self.backbone}
+        content = content_of_part("tasks", self.record.name)
+        optional = {"read": self.read, "backbone": self.backbone, "plugin": content}
         return {
             **(settings if self.record.key_without_name else {self.record.name: settings}),
             "context": dict(self.context),

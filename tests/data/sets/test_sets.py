@@ -26,7 +26,7 @@ from dinoskip.data import (
     open_labels,
     open_training_images,
 )
-from dinoskip.data.sets import FOLDER_KINDS, KINDS, PUBLISHED_KINDS, AnyDataset
+from dinoskip.data.sets import KINDS, AnyDataset, folder_kinds, published_kinds
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.study import build_nodes, study_of
@@ -166,8 +166,8 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 
 def test_the_table_says_what_each_kind_can_do() -> None:
-    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
-    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco", "coco20k", "davis", "spair71k", "pf_pascal")
+    assert set(folder_kinds()) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
+    assert published_kinds() == ("voc", "ade20k", "coco_stuff", "coco", "coco20k", "davis", "spair71k", "pf_pascal")
     with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
         open_labels(SEGMENTATION, ImagesConfig(root="x"), "val")
 

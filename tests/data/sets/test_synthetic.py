@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.data.sets import SYNTHETIC
+from dinoskip.data.sets import synthetic_kinds
 from dinoskip.data.sets.check import check
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.rooms import RoomsConfig
@@ -25,7 +25,7 @@ CONFIGS: tuple[Synthetic, ...] = (
 
 
 def test_none_is_left_out() -> None:
-    assert {type(config).model_fields["kind"].default for config in CONFIGS} == set(SYNTHETIC)
+    assert {type(config).model_fields["kind"].default for config in CONFIGS} == set(synthetic_kinds())
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)

@@ -12,11 +12,11 @@ from dinoskip.results import EvalResult
 
 def test_nothing_to_say(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "collapse": false}\n')
-    assert notices(dict.fromkeys((*stages.COMMANDS, "pretrain/v"), tmp_path)) == []
+    assert notices(dict.fromkeys((*stages.commands(), "pretrain/v"), tmp_path)) == []
 
 
 def test_what_is_still_to_come_is_not_what_no_data_set_was_named_for(tmp_path: Path) -> None:
-    there = dict.fromkeys((name for name in stages.COMMANDS if name != "retrieve"), tmp_path)
+    there = dict.fromkeys((name for name in stages.commands() if name != "retrieve"), tmp_path)
     missing = {"retrieve/v/ep1/d": "never run", "features/v/ep1/d-val-segmentation": "never run"}
     assert notices(there, missing) == ["retrieve/v/ep1/d: not run (never run)"]
 
@@ -34,7 +34,7 @@ def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:
 
 
 def test_what_was_not_asked_for() -> None:
-    absent = [stages.load(name).measures for name in stages.COMMANDS if name not in {"probe", "gallery"}]
+    absent = [stages.load(name).measures for name in stages.commands() if name not in {"probe", "gallery"}]
     assert {"object discovery", "k-NN classification"} <= set(absent)
     assert unmeasured(["probe/v/ep1/d", "gallery", "pretrain/v"]) == absent
 
@@ -42,12 +42,12 @@ def test_what_was_not_asked_for() -> None:
 def test_many_that_wait_for_others_are_counted() -> None:
     waiting = {f"{stage}/{v}/ep1/d": f"after weights/{v}/ep1" for stage in ("knn", "probe") for v in "abcdefg"}
     missing = {"pretrain/v": "never run", "gallery": "after knn/a/ep1/d", **waiting}
-    assert notices(dict.fromkeys(stages.COMMANDS, Path()), missing) == [
+    assert notices(dict.fromkeys(stages.commands(), Path()), missing) == [
         "pretrain/v: not run (never run)",
         "not run, for they need others that were not, 15 stages: gallery (1), knn (7), probe (7)",
     ]
     few = dict(list(missing.items())[:4])
-    assert len(notices(dict.fromkeys(stages.COMMANDS, Path()), few)) == 4
+    assert len(notices(dict.fromkeys(stages.commands(), Path()), few)) == 4
 
 
 @pytest.mark.parametrize(

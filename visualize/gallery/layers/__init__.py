@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from dinoskip.plugins import Table
 from visualize.gallery.layers.attention import LAYER as ATTENTION
 from visualize.gallery.layers.cluster import LAYER as CLUSTER
 from visualize.gallery.layers.correspondence import LAYER as CORRESPONDENCE
@@ -20,7 +23,7 @@ from visualize.gallery.layers.saliency import LAYER as SALIENCY
 from visualize.gallery.layers.vector import LAYER as VECTOR
 from visualize.gallery.layers.video import LAYER as VIDEO
 
-LAYERS: dict[str, Layer] = {
+_OWN: Mapping[str, Layer] = {
     "pca": PCA,
     "foreground": FOREGROUND,
     "probe": PROBE,
@@ -35,6 +38,10 @@ LAYERS: dict[str, Layer] = {
     "correspondence": CORRESPONDENCE,
     "attention": ATTENTION,
 }
-"""The table of layers, by the name of a layer's pictures; those that a task draws have the task's name."""
-VERSION = len(LAYERS) + 1
-"""Of a gallery: every layer makes another. Change the number where a layer draws otherwise."""
+LAYERS: Mapping[str, Layer] = Table("layers", _OWN, Layer)
+"""The layers by the name of their pictures: ours, then those of plug-ins; those that a task draws have its name."""
+
+
+def version() -> int:
+    """Version of a gallery: every layer makes another. Change the number where a layer draws otherwise."""
+    return len(LAYERS) + 1
