@@ -38,7 +38,30 @@ OWN: Mapping[str, str] = MappingProxyType(
 """The module of ``TASK`` of each of our own tasks, by its name, in order of execution."""
 
 StudySetting = Literal["seed", "multiscale", "blocks", "norms"]
-Pictures = Literal["", "heads", "maps", "surfaces", "strips"]
+
+
+@dataclass(frozen=True, eq=False)
+class SurfacePictures:
+    """Maps of images in ``maps.npz``: ``ids`` (N,), and for each block b ``block{b}`` (N, ...).
+
+    ``truth`` of a labelled split and the number of an image is the true map, which the gallery's layer of the task's
+    name draws beside.
+    """
+
+    truth: Callable[[Any, int], Any]
+
+
+@dataclass(frozen=True)
+class StripPictures:
+    """Folders of pictures below ``folder``: in each the photograph ``photo``, ``truth.png`` and a ``block{b}.png`` a
+    block, label maps (H, W) in VOC's palette."""
+
+    folder: str
+    photo: str
+
+
+Pictures = Literal["", "heads", "maps"] | SurfacePictures | StripPictures
+"""What a task leaves for the gallery: nothing, the probe's heads, maps (:mod:`eval.picture_maps`), or one of these."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +98,8 @@ class FeatureRequest:
     """Features of a split that a task reads at the facets of its settings, in the ``role`` that it calls them by.
 
     ``transform`` are settings of :class:`dinoskip.features.Transform`. A request ``in_windows`` is met without a store
-    where the study says so: its features are read once, in order. ``version`` is part of what is stored.
+    where the study says so: its features are read once, in order. ``version`` is part of what is stored. ``tokens`` and
+    ``cls``: whether patch and CLS tokens are read; None: as tasks with the label do.
     """
 
     role: str
@@ -83,6 +107,8 @@ class FeatureRequest:
     transform: Mapping[str, Any]
     in_windows: bool = False
     version: Mapping[str, str] = field(default_factory=dict)
+    tokens: bool | None = None
+    cls: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ class LabelledNormals:
     normals: NDArray[np.float32]
     valid: NDArray[np.bool_]
 
+    @property
+    def masked(self) -> NDArray[np.float32]:
+        """The normals, 0 where they are not known."""
+        return self.normals * self.valid[..., None]
+
 
 @dataclass(frozen=True, eq=False)
 class NormalsDataset(LabelledImages):

@@ -21,6 +21,11 @@ class LabelledFolder(ImageFolder):
     class_names: tuple[str, ...]
     left_out: int = 0  # of the split, as broken
 
+    @property
+    def target_files(self) -> tuple[Path, ...]:
+        """None: the class of an image is the folder it lies in."""
+        return ()
+
     def part(self, chosen: Sequence[int]) -> LabelledFolder:
         """Return the images at these positions."""
         names = tuple(self.names[i] for i in chosen)

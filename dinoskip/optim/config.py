@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class AdamWConfig(Scheduled):
     """AdamW with DINO's schedules (docs/protocols.md). ``lr`` is per 256 images of the global batch."""
 
+    title = "AdamW"
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
@@ -75,6 +76,7 @@ class SoapConfig(PreconditionedConfig):
     four dimensions a basis, as the reference does.
     """
 
+    title = "SOAP"
     name: Literal["soap"] = "soap"
     betas: tuple[Beta, Beta] = Field((0.95, 0.95), description="averages of gradient and of its square in the basis")
     as_matrix: bool = Field(True, description="take a kernel as one matrix; false: a basis for each of its dimensions")
@@ -169,6 +171,11 @@ AnyOptimizer = (
     | MuonConfig
 )  # fmt: skip
 """The table of optimizers."""
-OptimizerConfig = Annotated[
-    AnyOptimizer, Field(discriminator="name"), ByName("optimizers", Scheduled, "name"), BeforeValidator(_named)
-]
+_ADDED = ByName("optimizers", Scheduled, "name")
+OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), _ADDED, BeforeValidator(_named)]
+
+
+def printed(name: str) -> str:
+    """How figures print the optimizer of a name."""
+    classes: list[Any] = [*get_args(AnyOptimizer), *_ADDED.classes()]
+    return next((one.title for one in classes if one.model_fields["name"].default == name and one.title), name)

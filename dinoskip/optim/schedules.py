@@ -17,6 +17,8 @@ class Scheduled(Config):
 
     state_bytes: ClassVar[float] = 8.0
     """Of its state, a parameter, about: what a checkpoint takes is reckoned with it."""
+    title: ClassVar[str] = ""
+    """How figures print it; "": as its name."""
     lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")
     min_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the cosine (not scaled)")
     weight_decay: float = Field(0.04, ge=0, description="at the first step")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dinoskip import __version__
 from dinoskip.config import Config, settings_for_key
 from dinoskip.data.listing import FilesAsRead
+from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
+from dinoskip.errors import DataError
 from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.results import UNKNOWN_EPOCH
 from dinoskip.tasks import TaskOption
@@ -207,6 +209,17 @@ class StudyNodes:
             return evaluate.block_list
         deepest = max(variant.network.depth for variant in self.variants if variant.network is not None)
         return at_share(evaluate.blocks, network.depth, deepest)
+
+    def same_images(self, dataset: str, split: str, first: Use, second: Use) -> bool:
+        """Whether a split has the same images with two labels; of images that are not there: no."""
+        config = self.study.data[dataset]
+        if isinstance(config, Synthetic):
+            return isinstance(config, SplitSynthetic) and {first, second} <= set(config.labels)
+        try:
+            one, other = (self._hashed_files(("images", config, use, split))[0] for use in (first, second))
+        except DataError:
+            return False
+        return one == other
 
     def _hashed_files(self, content: tuple[Any, ...]) -> tuple[str, FilesAsRead]:
         """The hash of a set of files outside the study; each is read once a study, however many nodes ask."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric
+from dinoskip.tasks import EvaluationTask, StripPictures, TaskMetric
 from eval import correspondence
 from eval.correspondence.config import CorrespondenceConfig
 from eval.protocols import protocol_option
@@ -35,7 +35,7 @@ TASK = EvaluationTask(
     headline=TaskMetric("PCK@0.1 per image", order=7),
     baselines=("same place",),
     look={"size": 224},
-    pictures="strips",
+    pictures=StripPictures("pairs", "pair.jpg"),
     version=3,
     not_in_key=("datasets", "split", "facet"),
     options=(protocol_option("correspondence", CorrespondenceSection, "docs/correspondence.md"),),

@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric
+from dinoskip.tasks import EvaluationTask, SurfacePictures, TaskMetric
 from eval import depth
 from eval.depth.config import DepthConfig
 from eval.protocols import protocol_option
@@ -43,7 +43,7 @@ TASK = EvaluationTask(
     ),
     baselines=("median depth", "mean depth of each place"),
     look={"iterations": 200, "batch_size": 4, "crop": (224, 288), "flip_test": False, "maps": 8},
-    pictures="surfaces",
+    pictures=SurfacePictures(lambda opened, index: opened.depth(index)),
     hub="depth-estimation",
     version=3,
     options=(protocol_option("depth", DepthSection, "docs/heads.md"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric
+from dinoskip.tasks import EvaluationTask, SurfacePictures, TaskMetric
 from eval import normals
 from eval.normals.config import NormalsConfig
 
@@ -34,7 +34,7 @@ TASK = EvaluationTask(
     further=(TaskMetric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
     baselines=("mean normal", "mean normal of each place"),
     look={"epochs": 1, "maps": 8},
-    pictures="surfaces",
+    pictures=SurfacePictures(lambda opened, index: opened.read(index).masked),
     hub="depth-estimation",
     version=4,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric
+from dinoskip.tasks import EvaluationTask, StripPictures, TaskMetric
 from eval import video
 from eval.video.config import VideoConfig
 
@@ -33,6 +33,6 @@ TASK = EvaluationTask(
     headline=TaskMetric("J&F", order=6),
     baselines=("first mask",),
     look={"short_side": 224},
-    pictures="strips",
+    pictures=StripPictures("strips", "frames.jpg"),
     version=3,
 )

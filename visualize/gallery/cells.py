@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from dinoskip.console import log
 from visualize import rasters
 from visualize.gallery.files import PictureFiles
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.layers.layer import Cell
-from visualize.gallery.scores import METRICS
 
 
 @dataclass
@@ -34,7 +34,12 @@ def write_cell(cell: Cell, pictures: PictureFiles) -> GalleryCell:
             height, width = drawn.maps[blocks[0]][0].shape[:2]
             written.layers[key] = {"size": [width, height], "blocks": blocks, **drawn.about}
         for metric, by_block in layer.scores(cell).items():
-            rounded = {b: round(v, METRICS[metric].digits + 1) for b, v in by_block.items() if v is not None}
+            if metric not in layer.metrics:
+                log.warning(
+                    "gallery: the layer %r has scores %r, which its metrics do not declare: left out", key, metric
+                )
+                continue
+            rounded = {b: round(v, layer.metrics[metric].digits + 1) for b, v in by_block.items() if v is not None}
             if rounded:
                 written.scores[metric] = rounded
     return written

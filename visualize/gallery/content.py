@@ -56,10 +56,9 @@ class GalleryModel:
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
     above the pictures and the table of captions. ``maps`` are uint8 (h, w) by layer: ``cluster``, classes by their
     values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
-    ``surfaces`` are predicted and true maps in colours, uint8 (h, w, 3),
-    covering the image, of the layers ``depth`` and ``normals``: ``{layer: {block: {image id: (predicted, true)}}}``.
-    ``strips`` are the same of images with a ``layer`` of their own, ``video`` and ``correspondence``, as numbers of
-    VOC's colours, uint8 (h, w), 0 where nothing is drawn.
+    ``surfaces`` are predicted and true maps as a task has them, which the layer of its name colours:
+    ``{layer: {block: {image id: (predicted, true)}}}``. ``strips`` are the same of images with a ``layer`` of theirs,
+    as numbers of VOC's colours, uint8 (h, w), 0 where nothing is drawn.
     """
 
     name: str

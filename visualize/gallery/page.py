@@ -23,9 +23,8 @@ from visualize.gallery.charts import block_charts
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.content import Classes, GalleryImage, GalleryModel
 from visualize.gallery.files import PictureFiles
-from visualize.gallery.layers import LAYERS
+from visualize.gallery.layers import LAYERS, image_scores
 from visualize.gallery.layers.layer import Cell
-from visualize.gallery.scores import METRICS
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, relative_link, render_page
@@ -134,14 +133,15 @@ def _page_data(
         | {block for model in models if model.store is not None for block in model.store.blocks}
     ) or [1]
     chosen = _layers(models, cells, bool(similar))
-    scored = [key for key in METRICS if any(key in cell.scores for column in cells for cell in column)]
+    there = {key for column in cells for cell in column for key in cell.scores}
+    scored = [{"key": key, **asdict(score)} for key, score in image_scores().items() if key in there]
     tags = [_tags(image, classes) for image in images]
     return {
         "blocks": blocks,
         "block": block if block in blocks else blocks[-1],
         "layers": chosen,
         "models": [clean(model.name, 60) for model in models],
-        "metrics": [{"key": key, **asdict(METRICS[key])} for key in scored],
+        "metrics": scored,
         "tags": sorted(set().union(*tags)),
         "images": [
             {

@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dinoskip.data.segmentation import IGNORE
 from visualize.rasters import nearest
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A score of one image: its names, the layers whose captions show it, digits after the point, and a unit."""
-
-    name: str
-    short: str
-    layers: tuple[str, ...]
-    digits: int
-    unit: str = ""
-
-
-METRICS = {
-    "miou": Metric("mIoU of the image by the probe", "mIoU", ("probe",), 0, "\u00a0%"),
-    "right": Metric("pixels that the probe gets right", "right", ("probe",), 0, "\u00a0%"),
-    "iou": Metric("IoU of TokenCut's box with the truth", "IoU", ("cut", "vector"), 2),
-    "foreground": Metric("part of the image in TokenCut's mask", "foreground", ("cut",), 0, "\u00a0%"),
-    "outliers": Metric("patches of outlying norm", "outliers", ("foreground",), 1, "\u00a0%"),
-    "cosine": Metric("mean cosine between two tokens", "cosine", ("pca", "similarity"), 2),
-}
 
 
 def image_scores(prediction: np.ndarray, label: np.ndarray) -> dict[str, float]:

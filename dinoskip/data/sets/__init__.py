@@ -29,7 +29,7 @@ from dinoskip.data.sets.davis import DavisConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import DatasetKind, Synthetic
-from dinoskip.data.sets.labels import Label
+from dinoskip.data.sets.labels import OF_A_SPLIT, Label
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
 from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
@@ -159,6 +159,7 @@ def open_labels(
     skips, noted = config.skip_broken and faults is None, list[str]()
     with _expected(config, where):
         opened = getattr(config, label.method)(where, split, noted if skips else faults)
+        _check_split(label, config, opened)
         if skips:
             opened = without_broken(label, opened, noted, f"{where}: {split}")
     items = label.items(opened)
@@ -166,6 +167,15 @@ def open_labels(
         opened = opened.part(draw(items, config.limit, seed=0))
     found: D = opened
     return found
+
+
+def _check_split(label: Label[Any], config: DatasetKind, opened: Any) -> None:
+    """Refuse what a stranger's kind opens a split as, if the pipeline could not use it later."""
+    if lacking := [name for name in OF_A_SPLIT if not hasattr(opened, name)]:
+        raise ConfigError(
+            f"{type(config).__name__}.{label.method}: {type(opened).__name__} has no {' and no '.join(lacking)}",
+            "derive it from dinoskip.data.labelled_images.LabelledImages, which has",
+        )
 
 
 def without_broken(label: Label[Any], opened: Any, found: list[str], where: str) -> Any:

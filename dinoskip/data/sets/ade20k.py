@@ -49,6 +49,11 @@ class Ade20kConfig(TrainSubset, PairedMasks):
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
 
+    @property
+    def paper_name(self) -> str:
+        """As in Cutting the Skip."""
+        return "ADE20K"
+
     def pair_folders(self, root: Path, split: str) -> PairFolders:
         """Return the folders of train or val."""
         known_split(self.kind, split, tuple(ADE20K_FOLDERS))

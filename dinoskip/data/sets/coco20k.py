@@ -78,6 +78,11 @@ class Coco20kConfig(DatasetKind):
     root: str = Field(description="COCO folder with train2014 and annotations")
     filenames: str = Field(LIST, description="the published list of file names, relative to root")
 
+    @property
+    def paper_name(self) -> str:
+        """As in Cutting the Skip."""
+        return "COCO20k"
+
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of the list, whatever the split."""
         return images_below(root, self.open_detection(root, split, None))

@@ -138,6 +138,11 @@ class CocoStuffConfig(TrainSubset, PairedMasks):
     )
 
     @property
+    def paper_name(self) -> str:
+        """As in Cutting the Skip."""
+        return "COCO-Stuff"
+
+    @property
     def dataset_name(self) -> str:
         return "coco_stuff" if self.classes == "171" else f"coco_stuff{self.classes}"
 

@@ -96,6 +96,11 @@ class DatasetKind(Config, ABC):
         """The name under which results are reported: by default the kind's."""
         return str(type(self).model_fields["kind"].default)
 
+    @property
+    def paper_name(self) -> str:
+        """What papers call the data set in their tables; "" of what is in none."""
+        return ""
+
     @abstractmethod
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split, labelled or not."""

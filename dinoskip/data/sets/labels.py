@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,31 @@ from dinoskip.images import read_image
 from dinoskip.plugins import Table
 
 D = TypeVar("D")
+
+
+class LabelledSplit(Protocol):
+    """What a split is opened as, whatever its label: all that the pipeline itself reads of it.
+
+    :class:`dinoskip.data.labelled_images.LabelledImages` has all of it. ``target_files`` are the files that hold what
+    images are measured against (their contents are in keys), ``left_out`` counts images that were left out as broken.
+    """
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+    @property
+    def class_names(self) -> Sequence[str]: ...
+    @property
+    def target_files(self) -> Sequence[Path]: ...
+    @property
+    def left_out(self) -> int: ...
+    def __len__(self) -> int: ...
+    def path(self, index: int, /) -> Path: ...
+    def part(self, positions: Sequence[int], /) -> LabelledSplit: ...
+
+
+OF_A_SPLIT = ("ids", "class_names", "target_files", "left_out", "__len__", "path", "part")
+"""What :class:`LabelledSplit` has; an opened split that lacks one is refused before anything is computed."""
+
 Count = tuple[dict[str, int], Callable[[int], None]]
 """How often each class occurs, and what reads one item whole (:class:`DataError` if it is damaged) and counts it."""
 
@@ -31,6 +57,10 @@ def _size(opened: Any) -> int:
 
 def _ids(opened: Any) -> Sequence[str]:
     return list(opened.ids)
+
+
+def _no_values(opened: Any) -> None:
+    return None
 
 
 def decoded(opened: Any) -> Count:
@@ -56,6 +86,8 @@ class Label(Generic[D]):
         items: ids of what a limit draws from.
         size: how many images, or what else ``unit`` says, ``data check`` counts.
         seen_by: splits in which ``look`` looks for them: all of one of these.
+        values: what images are measured against, where it lies in no file: part of keys. None: in ``target_files``.
+        tokens: whether tasks with this label read patch tokens, unless they request otherwise; ``cls``: CLS tokens.
     """
 
     name: str
@@ -67,6 +99,9 @@ class Label(Generic[D]):
     size: Callable[[D], int] = _size
     unit: str = "images"
     seen_by: tuple[tuple[str, ...], ...] = (("train", "val"),)
+    values: Callable[[D], object | None] = _no_values
+    tokens: bool = True
+    cls: bool = True
 
     def given_by(self, config: Any) -> bool:
         """Whether a kind of data set, a class or its settings, has such labels."""
@@ -146,9 +181,18 @@ def _pairs(opened: KeypointDataset) -> Count:
 _HELD_OUT = (("train", "test"), ("train", "val"))
 SEGMENTATION = Label("segmentation", "label maps", "masks", "open_segmentation", _pixels)
 DETECTION = Label(
-    "detection", "boxes", "boxes", "open_detection", _boxes, seen_by=(("val",), ("trainval",), ("train",))
+    "detection",
+    "boxes",
+    "boxes",
+    "open_detection",
+    _boxes,
+    seen_by=(("val",), ("trainval",), ("train",)),
+    cls=False,
 )
-CLASSES = Label("classes", "classes of images", "classes", "open_labelled", _images)
+CLASSES = Label(
+    "classes", "classes of images", "classes", "open_labelled", _images,
+    values=lambda opened: [int(label) for label in opened.labels], tokens=False,
+)  # fmt: skip
 DEPTH = Label("depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT)
 NORMALS = Label("normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT)
 VIDEO = Label(

@@ -282,6 +282,11 @@ class VocConfig(DatasetKind):
     train_list: Literal["train", "trainaug"] = Field("train", description="what the split train of masks stands for")
 
     @property
+    def paper_name(self) -> str:
+        """As in Cutting the Skip."""
+        return f"VOC{self.year}"
+
+    @property
     def dataset_name(self) -> str:
         return f"voc{self.year}"
 

@@ -127,7 +127,8 @@ def _evaluated(node: Node, reckoned: StudyWork) -> Cost:
     values = sum(part.values * (part.tokens if pairwise else 1) for part in read)
     if isinstance(settings, FeatureSettings):
         (store,), use = passed, settings.use
-        kept = {"classes": 1, "detection": store.tokens}.get(use, store.tokens + 1)
+        tokens, cls = settings.reads
+        kept = store.tokens * tokens + cls
         channels = store.network.width * sum(MLP_RATIO if facet == "hidden" else 1 for facet in settings.facets)
         disk, kind = float(store.images) * kept * channels * store.blocks * _VALUE, f"features {use}"
     elif isinstance(settings, TaskSettings):

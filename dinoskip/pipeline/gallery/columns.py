@@ -25,7 +25,7 @@ from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
-from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
+from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
 from dinoskip.pipeline.stage import Task, whole_patches
 from dinoskip.pipeline.stages.inputs import dataset_of, open_backbone
 from dinoskip.read_points import usual_norm
@@ -209,7 +209,7 @@ def _column(
             for layer in LAYERS
             if LAYERS[layer].source == "maps" and layer in inputs
         },
-        surfaces=surface_pictures(task, label, shown.ids, blocks),
+        surfaces=surface_maps(task, label, shown.ids, blocks),
         strips=strip_maps(task, label, blocks),
         rows=rows,
         description=_described(backbone, square, (read, norm), facet, settings.cut.positions),

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dinoskip.images import read_mask
 from dinoskip.pipeline.stage import Task
+from dinoskip.tasks import StripPictures, tasks
 from eval.joined import part_folder
 from visualize.gallery.content import GalleryImage
 
 
-class StripFiles(NamedTuple):
-    """Where the output of a stage has its pictures: a folder of folders, and in each the photograph's name."""
-
-    folder: str
-    photo: str
-
-
-STRIPS: Mapping[str, StripFiles] = {
-    "video": StripFiles("strips", "frames.jpg"),
-    "correspondence": StripFiles("pairs", "pair.jpg"),
-}
-"""By stage, which is the gallery's layer, too."""
+def _strips() -> dict[str, StripPictures]:
+    """Where tasks have their strips, by name, which is the gallery's layer, too."""
+    return {record.name: record.pictures for record in tasks() if isinstance(record.pictures, StripPictures)}
 
 
 def role_of(stage: str, label: str) -> str:
@@ -39,14 +30,15 @@ def _folders(task: Task, stage: str, label: str, blocks: Sequence[int] = ()) -> 
     if output is None:
         return []
     places = [part_folder(output, blocks)] if blocks else [output, *sorted(output.glob("blocks*-*"))]
-    inside = next((place / STRIPS[stage].folder for place in places if (place / STRIPS[stage].folder).is_dir()), None)
+    folders = [place / _strips()[stage].folder for place in places]
+    inside = next((folder for folder in folders if folder.is_dir()), None)
     return [] if inside is None else sorted(inside.iterdir())
 
 
 def strip_images(task: Task) -> list[GalleryImage]:
     """The strips and pairs that any network has, each once; ids are ``video 0000``."""
     images: dict[str, GalleryImage] = {}
-    for stage, files in STRIPS.items():
+    for stage, files in _strips().items():
         for model in task.settings.models:
             for folder in _folders(task, stage, model.label):
                 name = f"{stage} {folder.name}"
@@ -59,7 +51,7 @@ def strip_maps(
 ) -> dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]]:
     """What each of ``blocks`` drew on them, and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
     drawn: dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]] = {}
-    for stage in STRIPS:
+    for stage in _strips():
         for folder in _folders(task, stage, label, blocks):
             truth = read_mask(folder / "truth.png")
             for path in folder.glob("block*.png"):

@@ -20,6 +20,7 @@ from dinoskip.config import dump, flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
+from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
@@ -54,7 +55,6 @@ from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
 _EPOCH = operator.attrgetter("epoch")
-_PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
 SHEET = "PCA of patch features to RGB, one line per image, colours aligned between the models"
 
 
@@ -259,9 +259,7 @@ def loss_of(task: Task, variants: Sequence[StudyVariant], out: Path) -> figures.
 
 def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
     """The optimizers' printed names, by variant, of those that were trained."""
-    return {
-        variant.name: _PRINTED.get(variant.optimizer, variant.optimizer) for variant in variants if variant.optimizer
-    }
+    return {variant.name: printed(variant.optimizer) for variant in variants if variant.optimizer}
 
 
 def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -> list[Any]:

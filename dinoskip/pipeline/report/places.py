@@ -23,7 +23,6 @@ from visualize.paper.published import (
 from visualize.report.config import ReportConfig
 from visualize.rows import StudyVariant
 
-_KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 REMEDY = (
     "they are not seeds of one network (variants.seeds), and one silently chosen would pass for the other: leave all "
     "but one out, or take the table out of report.compare"
@@ -49,11 +48,7 @@ def label_of(variant: Variant) -> str:
 
 def published_names(configs: Mapping[str, Any]) -> dict[str, str]:
     """Our data sets that are (parts of) the paper's, by the paper's names."""
-    names = {
-        name: f"VOC{config.year}" if config.kind == "voc" else _KINDS.get(config.kind, "")
-        for name, config in configs.items()
-    }
-    return {name: paper for name, paper in names.items() if paper}
+    return {name: config.paper_name for name, config in configs.items() if config.paper_name}
 
 
 def contested(study: StudyBase, variants: Sequence[Variant]) -> Iterator[str]:

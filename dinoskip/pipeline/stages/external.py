@@ -38,10 +38,10 @@ def images_hash(config: Any, use: Use, split: str, *, seen: list[Path] | None = 
 
 def targets_hash(config: Any, use: Use, split: str, *, seen: list[Path] | None = None) -> str:
     """Hash of what images are measured against: ids, class names, and masks, boxes or class numbers."""
-    opened = open_labels(LABELS[use], config, split)
-    if use == "classes":
-        targets: Any = [int(label) for label in opened.labels]
-    else:
+    label = LABELS[use]
+    opened = open_labels(label, config, split)
+    targets = label.values(opened)
+    if targets is None:
         targets = _hash_files(datasets.dataset_root(config), opened.target_files, seen)
     return hash_of([list(opened.ids), list(opened.class_names), targets])
 

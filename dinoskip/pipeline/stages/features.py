@@ -36,7 +36,9 @@ STAGE = Stage("features", run, resumes=True, disposable=True, together=True, ver
 
 
 def of_split(nodes: StudyNodes, model: EvaluatedModel, name: str, wanted: FeatureSettings) -> str:
-    """The node with these features of a data set: one for all that read the same."""
+    """The node with these features of a data set: one for all that read the same, whatever their labels."""
+    if (there := _of_same_images(nodes, model, name, wanted)) is not None:
+        return there
     return nodes.add(
         STAGE,
         f"{model.place}/{name}-{wanted.split}-{wanted.name}",
@@ -46,3 +48,19 @@ def of_split(nodes: StudyNodes, model: EvaluatedModel, name: str, wanted: Featur
         outside=model.outside,
         variant=model.variant.name,
     )
+
+
+def _of_same_images(nodes: StudyNodes, model: EvaluatedModel, name: str, wanted: FeatureSettings) -> str | None:
+    """The node that has these features because another label's split has the same images, if there is one."""
+    asked = replace(wanted, backbone=model.variant.backbone)
+    prefix = f"{STAGE.name}/{model.place}/{name}-{wanted.split}-"
+    for id_, node in nodes.nodes.items():
+        before = node.settings
+        if not id_.startswith(prefix) or not isinstance(before, FeatureSettings) or before.use == wanted.use:
+            continue
+        tokens, cls = before.reads
+        if replace(before, use=asked.use, tokens=tokens, cls=cls) == replace(asked, tokens=tokens, cls=cls) and (
+            (tokens, cls) == asked.reads and nodes.same_images(name, wanted.split, before.use, wanted.use)
+        ):
+            return id_
+    return None

@@ -24,7 +24,7 @@ from dinoskip.pipeline.stage import (
 )
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.weights import evaluated_epochs
-from dinoskip.tasks import EvaluationTask, tasks
+from dinoskip.tasks import EvaluationTask, StripPictures, SurfacePictures, tasks
 from dinoskip.tasks import task as task_record
 from eval.probe.task import ProbeSection
 from eval.tokencut.task import TokenCutSection
@@ -69,19 +69,19 @@ def _contents(config: Any, split: str) -> tuple[Content, ...]:
 
 def _surfaces(config: Any = None) -> list[EvaluationTask]:
     """The tasks that leave maps of images; with a data set those that it has labels for."""
-    every = [record for record in tasks() if record.pictures == "surfaces"]
+    every = [record for record in tasks() if isinstance(record.pictures, SurfacePictures)]
     return every if config is None else [record for record in every if LABELS[record.label].given_by(config)]
 
 
 def _shown_split(study: StudyBase, name: str) -> str:
     """The split of a data set that is shown: the one that is scored."""
     config = study.data[name]
-    section: Any = study.section(next((record.section for record in _surfaces(config)), ProbeSection))
-    return str(section.val_split)
+    record = next(iter(_surfaces(config)), task_record("probe"))
+    return record.scored_split(study.section(record.section))
 
 
 def _other_sets(study: StudyBase, name: str) -> dict[str, str]:
-    """Data sets whose depth or normals are shown beside the gallery's own, by layer: the first of each."""
+    """Data sets whose true and predicted maps are shown beside the gallery's own, by layer: the first of each."""
     measured = {record.name: _datasets(study, record) for record in _surfaces()}
     return {layer: names[0] for layer, names in measured.items() if names and name not in names}
 
@@ -101,7 +101,7 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, other_sets: 
     inputs: dict[str, str] = {}
     for record in tasks():
         names = _datasets(nodes.study, record)
-        if record.pictures == "strips":
+        if isinstance(record.pictures, StripPictures):
             roles = {f"{record.name} strips": dataset for dataset in names[:1]}
         elif record.pictures:
             roles = {record.name: other_sets.get(record.name, name)}
@@ -118,9 +118,9 @@ def _with_surfaces(
     """``shown``, and the images and true maps of other data sets, by layer; and their splits."""
     surfaces, splits = {}, {}
     for layer, name in other_sets.items():
-        section: Any = nodes.study.section(task_record(layer).section)
-        split = splits[layer] = section.val_split
-        more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
+        record = task_record(layer)
+        split = splits[layer] = record.scored_split(nodes.study.section(record.section))
+        more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", record.label, split))
         surfaces[layer] = more.settings["dataset"]
         shown = replace(
             shown,

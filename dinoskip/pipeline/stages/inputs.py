@@ -67,11 +67,12 @@ def open_features(task: Task, role: str) -> FeatureSet:
 def export_options(wanted: FeatureSettings, backbone: Backbone) -> dict[str, Any]:
     """Arguments of an export, or of windows: what is read, and how images are sized."""
     facets = backbone.read_at(wanted.facets)
+    tokens, cls = wanted.reads
     single = len(facets) == 1
     return {
         "facet": facets[0] if single else list(facets),
         "norm": wanted.norms[0] if single else list(wanted.norms),
         "transform": validate(features.Transform, RawConfig(dict(wanted.transform))),
-        "tokens": wanted.use != "classes",
-        "cls": wanted.use != "detection",
+        "tokens": tokens,
+        "cls": cls,
     }

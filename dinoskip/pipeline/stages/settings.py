@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dinoskip.config import Config, settings_for_key
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
@@ -83,6 +84,8 @@ class FeatureSettings(NodeSettings):
     backbone: str | None = None
     windows: bool = False
     precision: str = "fp32"
+    tokens: bool | None = None
+    cls: bool | None = None
 
     @classmethod
     def of(
@@ -98,7 +101,7 @@ class FeatureSettings(NodeSettings):
         norms = ["none" if without_norm else usual_norm(facet, nodes.study.evaluate.norm[0]) for facet in facets]
         return cls(
             use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version,
-            precision=nodes.study.precision,
+            precision=nodes.study.precision, tokens=request.tokens, cls=request.cls,
         )  # fmt: skip
 
     def in_windows(self, model: EvaluatedModel) -> FeatureSettings:
@@ -106,10 +109,25 @@ class FeatureSettings(NodeSettings):
         return replace(self, backbone=model.variant.backbone, windows=True)
 
     @property
+    def reads(self) -> tuple[bool, bool]:
+        """Whether patch tokens and whether CLS tokens are read."""
+        label = LABELS[self.use]
+        tokens, cls = self.tokens, self.cls
+        return label.tokens if tokens is None else tokens, label.cls if cls is None else cls
+
+    @property
     def name(self) -> str:
         """What tells them from others of the same images and network: ``segmentation-out-final-square-224``."""
         sized = (key if value is True else str(value) for key, value in self.transform.items())
-        return "-".join([self.use, "+".join(self.facets), "+".join(dict.fromkeys(self.norms)), *sized])
+        of = [f"{'' if of else 'no-'}{what}" for what, of in self._requested.items()]
+        return "-".join([self.use, "+".join(self.facets), "+".join(dict.fromkeys(self.norms)), *sized, *of])
+
+    @property
+    def _requested(self) -> dict[str, bool]:
+        """Of tokens and CLS what a task requests otherwise than others with its label."""
+        label = LABELS[self.use]
+        usual = {"tokens": label.tokens, "cls": label.cls}
+        return {what: of for (what, usually), of in zip(usual.items(), self.reads, strict=True) if of != usually}
 
     def plain(self) -> dict[str, Any]:
         """What the key of the node is made of."""
@@ -120,6 +138,7 @@ class FeatureSettings(NodeSettings):
             "transform": dict(self.transform),
             "blocks": self.blocks,
             "use": self.use,
+            **self._requested,
             **self.version,
             **({} if self.backbone is None else {"backbone": self.backbone}),
             **({} if self.precision == "fp32" else {"precision": self.precision}),

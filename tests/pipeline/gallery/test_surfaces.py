@@ -10,17 +10,13 @@ import pytest
 
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.pipeline.gallery.settings import GallerySettings
-from dinoskip.pipeline.gallery.surfaces import (
-    _in_the_middle,
-    depth_colours,
-    normal_colours,
-    surface_images,
-    surface_pictures,
-)
+from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
 from visualize.gallery.config import GalleryConfig
+from visualize.gallery.layers.depth import depth_colours
+from visualize.gallery.layers.normals import in_the_middle, normal_colours
 from visualize.palette import sequential
 
 CONFIG = RoomsConfig(images=4, size=32, val_fraction=0.5)
@@ -38,9 +34,9 @@ def test_axes_are_colours() -> None:
     normals = np.array([[[1, 0, 0], [0, -1, 0], [0, 0, 0]]], np.float32)
     assert normal_colours(normals).tolist() == [[[255, 128, 128], [128, 0, 128], [128, 128, 128]]]
     square = np.zeros((6, 6, 3), np.uint8)
-    assert _in_the_middle(square, 480, 640).shape == (6, 8, 3)
-    assert _in_the_middle(square, 64, 32).shape == (12, 6, 3)
-    assert _in_the_middle(square, 5, 5).shape == (6, 6, 3)
+    assert in_the_middle(square, 480, 640).shape == (6, 8, 3)
+    assert in_the_middle(square, 64, 32).shape == (12, 6, 3)
+    assert in_the_middle(square, 5, 5).shape == (6, 6, 3)
 
 
 def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
@@ -53,14 +49,15 @@ def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
             np.savez(stream, ids=np.array(opened.ids), **{"block2": values, "block1+2": values})
     inputs = {"data": tmp_path / "data", "depth:net": tmp_path / "depth", "normals:net": tmp_path / "normals"}
     task = Task(GallerySettings(GalleryConfig(), "val"), {"config": CONFIG}, inputs, tmp_path, "cpu", 1)
-    pictures = surface_pictures(task, "net", [opened.ids[1], "another"])
+    pictures = surface_maps(task, "net", [opened.ids[1], "another"])
     assert {layer: list(by_block) for layer, by_block in pictures.items()} == {"depth": [2], "normals": [2]}
     for layer in ("depth", "normals"):
         assert list(pictures[layer][2]) == [opened.ids[1]]
         predicted, true = pictures[layer][2][opened.ids[1]]
-        assert predicted.shape == true.shape == (8, 8, 3)
-        assert len(np.unique(true.reshape(-1, 3), axis=0)) > 1
-    assert surface_pictures(task, "other", opened.ids) == {}
+        assert predicted.shape[-2:] == (8, 8)
+        assert true.shape[:2] == (32, 32)
+        assert len(np.unique(true)) > 1
+    assert surface_maps(task, "other", opened.ids) == {}
 
 
 def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None:
@@ -81,9 +78,9 @@ def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None
     task = Task(gallery.settings, gallery.runtime, inputs, tmp_path, "cpu", 1)
     (image,) = surface_images(task)
     assert (image.id, image.path, image.layer) == (f"depth {opened.ids[0]}", opened.path(0), "depth")
-    ((name, (predicted, _)),) = surface_pictures(task, "net", ["scene"])["depth"][2].items()
+    ((name, (predicted, _)),) = surface_maps(task, "net", ["scene"])["depth"][2].items()
     assert name == image.id, "the gallery's own images are not looked for there"
-    assert np.array_equal(predicted, depth_colours(values[0]))
+    assert np.array_equal(predicted, values[0])
     without = [node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked[:1])) if node.id == "gallery"]
     assert "surfaces" not in without[0].plain, "the key of a study without depth is what it was"
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dinoskip.plugins import Table
 from visualize.gallery.layers.attention import LAYER as ATTENTION
@@ -14,7 +15,7 @@ from visualize.gallery.layers.correspondence import LAYER as CORRESPONDENCE
 from visualize.gallery.layers.cut import LAYER as CUT
 from visualize.gallery.layers.depth import LAYER as DEPTH
 from visualize.gallery.layers.foreground import LAYER as FOREGROUND
-from visualize.gallery.layers.layer import Layer
+from visualize.gallery.layers.layer import ImageScore, Layer
 from visualize.gallery.layers.normals import LAYER as NORMALS
 from visualize.gallery.layers.objects import LAYER as OBJECTS
 from visualize.gallery.layers.pca import LAYER as PCA
@@ -40,6 +41,15 @@ _OWN: Mapping[str, Layer] = {
 }
 LAYERS: Mapping[str, Layer] = Table("layers", _OWN, Layer)
 """The layers by the name of their pictures: ours, then those of plug-ins; those that a task draws have its name."""
+
+
+def image_scores() -> dict[str, ImageScore]:
+    """The scores of single images that layers have, by key; ``layers`` is filled in."""
+    return {
+        key: replace(score, layers=score.layers or (name,))
+        for name, layer in LAYERS.items()
+        for key, score in layer.metrics.items()
+    }
 
 
 def version() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from visualize import rasters
 from visualize.gallery.content import Discovery
-from visualize.gallery.layers.layer import Cell, Drawn, Layer, Mark, Scores
+from visualize.gallery.layers.layer import Cell, Drawn, ImageScore, Layer, Mark, Scores
 from visualize.gallery.scores import best_iou
 
 
@@ -51,6 +51,10 @@ LAYER = Layer(
     source="discoveries",
     draw=draw,
     scores=scores,
+    metrics={
+        "iou": ImageScore("IoU of TokenCut's box with the truth", "IoU", 2, layers=("cut", "vector")),
+        "foreground": ImageScore("part of the image in TokenCut's mask", "foreground", 0, "\u00a0%"),
+    },
     marks=(
         Mark("swatch line-truth", "ground truth"),
         Mark("swatch line-box", "predicted box"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from visualize import rasters
-from visualize.gallery.layers.layer import Cell, Drawn, Layer, Mark, Scores
+from visualize.gallery.layers.layer import Cell, Drawn, ImageScore, Layer, Mark, Scores
 
 OUTLIER = (213, 94, 0)  # .swatch.outlier of gallery.css
 
@@ -36,6 +36,7 @@ LAYER = Layer(
     source="store",
     draw=draw,
     scores=scores,
+    metrics={"outliers": ImageScore("patches of outlying norm", "outliers", 1, "\u00a0%")},
     parts=("parts of objects", "norm of patches"),
     marks=(Mark("swatch outlier", f"outliers: norm above {rasters.OUTLYING:g} medians of the block"),),
     caption="The first component over all images divides them in two; the side that is rarer at the images’ border is "

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import voc_palette
 from visualize import rasters
@@ -21,8 +22,9 @@ from visualize.gallery.content import Classes, GalleryImage, GalleryModel
 if TYPE_CHECKING:
     from visualize.colours import PcaViews
 
+Colours = NDArray[np.uint8]
 Maps = Mapping[int, Sequence[np.ndarray]]  # block -> one map (h, w, ...) a part, in the colours of the sheet
-Scores = Mapping[str, Mapping[int, float | None]]  # name of visualize.gallery.scores.METRICS -> block -> value
+Scores = Mapping[str, Mapping[int, float | None]]  # key of a layer's ``metrics`` -> block -> value
 Source = Literal["store", "predictions", "discoveries", "attention", "maps", "surfaces", "strips"]
 
 
@@ -56,6 +58,20 @@ class Mark:
     before: str = ""
 
 
+@dataclass(frozen=True)
+class ImageScore:
+    """A score of one image, by which the gallery sorts: its names, digits after the point, and a unit.
+
+    ``layers`` are those whose captions show it; (): the one that has it.
+    """
+
+    name: str
+    short: str
+    digits: int
+    unit: str = ""
+    layers: tuple[str, ...] = ()
+
+
 def no_scores(cell: Cell) -> Scores:
     """Return no scores, for layers whose pictures have none."""
     return {}
@@ -68,7 +84,7 @@ class Layer:
     ``name`` is on the button; ``source`` the field of :class:`GalleryModel` that it draws from; ``draw`` gives the
     pictures of a cell, None or no maps where there are none; ``parts`` names the columns of a sheet. ``caption``,
     ``marks`` and, with ``of_classes``, the classes' colours explain it; ``alone`` ends the caption where there is one
-    model, ``compared`` where there are several. ``scores`` are numbers of a cell.
+    model, ``compared`` where there are several. ``scores`` are numbers of a cell, by the keys of ``metrics``.
     """
 
     name: str
@@ -81,6 +97,7 @@ class Layer:
     compared: str = ""
     alone: str = ""
     scores: Callable[[Cell], Scores] = no_scores
+    metrics: Mapping[str, ImageScore] = field(default_factory=dict)
 
     def shows(self, image: GalleryImage, key: str) -> bool:
         """Whether the layer called ``key`` has pictures of an image: strips of their own, all others of photographs."""
@@ -110,9 +127,25 @@ def values(key: str, cell: Cell, palette: np.ndarray, opacity: Sequence[int] = (
     return Drawn(maps, partial(rasters.palette_png, palette=palette, opacity=tuple(opacity)))
 
 
-def surfaces(key: str, cell: Cell) -> Drawn:
-    """A predicted and a true map, in colours."""
-    return Drawn(of_task("surfaces", key, cell), rasters.png, {"parts": [0, 1]})
+def surfaces(
+    key: str,
+    cell: Cell,
+    predicted: Callable[[np.ndarray, np.ndarray], Colours],
+    truth: Callable[[np.ndarray, tuple[int, int]], Colours],
+) -> Drawn:
+    """A predicted and a true map, as a task has them, in colours.
+
+    ``predicted`` colours the predicted map and may look at the true one, ``truth`` the true one at a size (h, w).
+    """
+    maps: dict[int, Sequence[Colours]] = {}
+    true_colours: dict[tuple[int, int], Colours] = {}
+    for block, (values, true) in of_task("surfaces", key, cell).items():
+        coloured = predicted(values, true)
+        size = (coloured.shape[0], coloured.shape[1])
+        if size not in true_colours:
+            true_colours[size] = truth(true, size)
+        maps[block] = coloured, true_colours[size]
+    return Drawn(maps, rasters.png, {"parts": [0, 1]})
 
 
 def strips(key: str, cell: Cell, opacity: int) -> Drawn:

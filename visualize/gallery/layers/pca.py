@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from visualize import rasters
-from visualize.gallery.layers.layer import Cell, Drawn, Layer, Scores
+from visualize.gallery.layers.layer import Cell, Drawn, ImageScore, Layer, Scores
 from visualize.gallery.scores import mean_cosine
 
 
@@ -37,6 +37,7 @@ LAYER = Layer(
     source="store",
     draw=draw,
     scores=scores,
+    metrics={"cosine": ImageScore("mean cosine between two tokens", "cosine", 2, layers=("pca", "similarity"))},
     parts=("aligned", "own basis", "per image"),
     caption="First three principal components as red, green, blue.",
     compared="Aligned: one colour basis per model and block, rotated to match the next deeper block and the first "

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from visualize import rasters
-from visualize.gallery.layers.layer import Cell, Drawn, Layer, Scores
+from visualize.gallery.layers.layer import Cell, Drawn, ImageScore, Layer, Scores
 from visualize.gallery.scores import image_scores
 
 
@@ -41,6 +41,10 @@ LAYER = Layer(
     source="predictions",
     draw=draw,
     scores=scores,
+    metrics={
+        "miou": ImageScore("mIoU of the image by the probe", "mIoU", 0, "\u00a0%"),
+        "right": ImageScore("pixels that the probe gets right", "right", 0, "\u00a0%"),
+    },
     of_classes=True,
     caption="mIoU of one image: over the classes in its label or prediction",
 )
