@@ -1,4 +1,4 @@
-"""docs/extending.md: its examples, files beside the page, copied into the packages and run in one study."""
+"""docs/extending.md: its examples are the package's, a study uses all of them, and a stranger's package brings them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,178 @@ from PIL import Image
 from dinoskip.files import read_tensor_header
 from dinoskip.results import read_rows
 from dinoskip.specs import newest_checkpoint
+from dinoskip.testing.study import EXAMPLES, write_study
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
-LINKED = re.findall(r"\]\((extending/\w+\.py)\) to `(\S+)`", PAGE)
-
-
-FILES = [(name, (ROOT / "docs" / link).read_text()) for link, name in LINKED]
+SHOWN = dict(re.findall(r"<summary>(\w+\.py)</summary>\n\n```python\n(.*?)\n```\n", PAGE, flags=re.DOTALL))
 CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)  # a file's name, and its change
+PARTS = EXAMPLES / "parts.py"
+
+
+def dinoskip(folder: Path, *arguments: str, path: Path = ROOT, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with what lies at ``path`` before all that is installed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, cwd=folder, env=environment, check=False
+    )
+    assert done.returncode == code, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_page_shows_the_packages_examples() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"} == set(SHOWN)
+    for name, text in SHOWN.items():
+        assert text == (EXAMPLES / name).read_text().rstrip(), name
+
+
+def test_every_example_is_complete(tmp_path: Path) -> None:
+    said = dinoskip(tmp_path, "dinoskip.testing", "--plugin", str(PARTS)).stdout
+    assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["ok"] * 9
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page's study was run, with every example in it."""
+    folder = tmp_path_factory.mktemp("extended")
+    dinoskip(folder, "dinoskip", "run", str(write_study(folder)), "-q")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> Path:
+    """The folder of that study's results."""
+    return folder / "runs" / "extended"
+
+
+def one(study: Path, pattern: str) -> Path:
+    (path,) = study.glob(pattern)
+    return path
+
+
+def rows(study: Path, stage: str) -> list[Any]:
+    every = [row for path in study.glob(f"stages/{stage}/**/rows.json") for row in read_rows(path)]
+    return [row for row in every if not row.is_baseline]
+
+
+def test_evaluation_tasks(study: Path) -> None:
+    measured = rows(study, "smoothness")
+    assert {(row.dataset, row.block, row.n) for row in measured} == {("scenes", "1", 4), ("photos", "1", 2)}
+    assert all(-100 < row.value <= 100 for row in measured)
+    assert {(row.dataset, row.n) for row in rows(study, "note_length")} == {("photos", 2)}
+
+
+def test_tasks_of_several_labels_read_one_export(study: Path) -> None:
+    assert len(list(study.glob("stages/features/*/*/photos-val-*"))) == 1
+
+
+def test_the_numbers_of_tasks_are_wherever_results_are_read(folder: Path, study: Path) -> None:
+    dinoskip(folder, "dinoskip", "board", str(study), "--out", "board", "--json", "--plugin", str(PARTS))
+    code = (
+        "from pathlib import Path; from dinoskip.plugins import use_files; "
+        f"use_files([{str(PARTS)!r}]); from dinoskip.testing.study import missing_numbers; "
+        f"print(missing_numbers(Path({str(study)!r}), ['smoothness', 'note_length'], [Path('board/index.html')]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.replace("'", '"')) == []
+
+
+def test_gallery_layer(study: Path) -> None:
+    page = one(study, "stages/gallery/*/index.html")
+    assert 'data-layer="distance" aria-pressed' in page.read_text()
+    assert '"spread"' in page.read_text(), "its score"
+    with Image.open(page.parent / "img" / "distance-m0-i000.png") as sheet:
+        assert len(np.unique(np.asarray(sheet))) > 2
+
+
+def test_objective_optimizer_and_initialisation(study: Path) -> None:
+    run = one(study, "stages/pretrain/*/*/")
+    config = json.loads((run / "config.json").read_text())
+    assert config["pretrain"]["objective"] == "turns"
+    assert not (newest_checkpoint(run) / "teacher.safetensors").exists()
+    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 < loss < 3 for loss in losses)  # ln 4 = 1.39 at the start
+    (row, *_) = rows(study, "probe")
+    assert (row.initialisation, row.optimizer) == ("xavier", "lion")
+    state = read_tensor_header(newest_checkpoint(run) / "optimizer.safetensors")
+    assert any(name.endswith("momentum") for name in state.shapes)
+
+
+def test_commands(folder: Path) -> None:
+    plugin = ("--plugin", str(PARTS))
+    said = dinoskip(folder, "dinoskip", "data", "check", "beside", "--data", "photos", *plugin).stdout
+    assert "photos notes val: 2 images, 2 read: ok" in said
+    assert dinoskip(folder, "dinoskip", "hello", "you", *plugin).stdout == "hello you\n"
+    assert "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "smoothness", "--help", *plugin).stdout
+
+
+# --- a package of a stranger's -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a package with two of the page's examples is installed, from a wheel."""
+    source, site = tmp_path_factory.mktemp("stranger"), tmp_path_factory.mktemp("site")
+    package = source / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("smoothness.py", "distance.py"):
+        (package / name).write_text(SHOWN[name])
+    (declared,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    project = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+    (source / "pyproject.toml").write_text(f'{project}[project]\nname = "my-package"\nversion = "1.0"\n{declared}')
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    quiet = {"check": True, "capture_output": True, "timeout": 120}
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", source / "dist", source], **quiet
+    )
+    (wheel,) = (source / "dist").glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", site, wheel], **quiet)
+    return site
+
+
+def tried(folder: Path) -> Path:
+    """A study of random features, measured by the stranger's task."""
+    (folder / "study.yaml").write_text(
+        "name: tried\n"
+        "data: {scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}}\n"
+        'variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false", label: tiny}]}\n'
+        "evaluate: {blocks: [1], smoothness: {datasets: [scenes], size: 32}}\n"
+    )
+    return folder / "study.yaml"
+
+
+def test_an_installed_package_is_found_and_gone_when_it_is_removed(site: Path, tmp_path: Path) -> None:
+    study = tried(tmp_path)
+    assert "smoothness" in dinoskip(tmp_path, "dinoskip", "--help", path=site).stdout
+    said = dinoskip(tmp_path, "dinoskip", "run", str(study), "-q", path=site).stdout
+    (row,) = rows(tmp_path / "runs" / "tried", "smoothness")
+    assert row.shown in said
+    assert row.shown in (tmp_path / "runs" / "tried" / "report" / "index.html").read_text()
+    gone = dinoskip(tmp_path, "dinoskip", "plan", str(study), code=2).stderr
+    assert gone.count("\n") == 1
+    assert "evaluate.smoothness" in gone
+
+
+def test_a_broken_package_is_one_line_and_two_of_one_name_are_refused(site: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(site, broken)
+    (broken / "my_package" / "smoothness.py").write_text("import a_module_that_is_not_there\n")
+    said = dinoskip(tmp_path, "dinoskip", "settings", "probe", path=broken)
+    assert said.stderr.count("\n") == 1
+    assert all(word in said.stderr for word in ("smoothness", "my-package", "a_module_that_is_not_there"))
+    both = dinoskip(tmp_path, "dinoskip", "settings", "probe", "--plugin", str(PARTS), path=site, code=2).stderr
+    assert both.count("\n") == 1
+    assert "my-package" in both
+    assert str(PARTS) in both
+
+
+# --- changes of dinoskip itself ------------------------------------------------------------------------
 
 
 def changed(text: str, hunk: list[str]) -> str:
@@ -42,164 +206,21 @@ def hunks_of(diff: str) -> Iterator[list[str]]:
         yield hunk.splitlines(keepends=True)
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the packages with all examples in it."""
-    folder = tmp_path_factory.mktemp("extended")
+def test_a_stage_and_a_probe_protocol(tmp_path: Path) -> None:
     for package in ("dinoskip", "eval", "visualize"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    for name, text in FILES:
-        assert not (folder / name).exists(), f"{name} is there already"
-        (folder / name).write_text(text)
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "docs" / "extending" / "sizes.py", tmp_path / "dinoskip" / "pipeline" / "stages")
+    assert len(CHANGES) == 2
     for name, diff in CHANGES:
         for hunk in hunks_of(diff):
-            (folder / name).write_text(changed((folder / name).read_text(), hunk))
-    return folder
-
-
-def dinoskip(packages: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dinoskip", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=250, cwd=packages, env=environment, check=False
+            (tmp_path / name).write_text(changed((tmp_path / name).read_text(), hunk))
+    (tmp_path / "study.yaml").write_text(
+        "name: changed\nmodel: {name: vit_tiny_patch16, depth: 1, img_size: 32}\nsizes: {unit: bytes}\n"
+        "evaluate: {probe: {protocol: brief}}\n"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def photos(folder: Path) -> Path:
-    """Six images of two classes, as the kind of data set of the page wants them."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for number in range(6):
-        mask = np.zeros((64, 64), np.uint8)
-        mask[:, : 16 + 8 * number] = 1
-        image = rng.integers(0, 128, (64, 64, 3), np.uint8) + 100 * mask[..., None]
-        Image.fromarray(image).save(folder / f"{number}.png")
-        Image.fromarray(mask).save(folder / f"{number}_mask.png")
-        (folder / f"{number}_note.txt").write_text(f"note {number}")
-    (folder / "train.txt").write_text("0 1 2 3")
-    (folder / "val.txt").write_text("4 5")
-    (folder / "classes.txt").write_text("dark\nbright\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def printed(packages: Path) -> str:
-    """What the page's study prints at its end, run with every example in it."""
-    (link,) = re.findall(r"\]\((extending/\w+\.yaml)\)", PAGE)
-    text = (ROOT / "docs" / link).read_text()
-    (packages / "study.yaml").write_text(text.replace("PHOTOS", str(photos(packages / "photos"))))
-    return dinoskip(packages, "run", "study.yaml", "-q")
-
-
-@pytest.fixture(scope="module")
-def study(packages: Path, printed: str) -> Path:
-    """The folder of that study."""
-    return packages / "runs" / "extended"
-
-
-def one(study: Path, pattern: str) -> Path:
-    (path,) = study.glob(pattern)
-    return path
-
-
-def rows(study: Path, stage: str) -> list[Any]:
-    every = [row for path in study.glob(f"stages/{stage}/**/rows.json") for row in read_rows(path)]
-    return [row for row in every if not row.is_baseline]
-
-
-def test_each_is_a_short_file_and_a_line_in_one_table() -> None:
-    assert len(FILES) == 7
-    assert len(CHANGES) == 9  # a protocol and a label have no file of their own
-    for name, text in FILES:
-        assert text.count("\n") < 75, f"{name} has {text.count(chr(10))} lines"
-    for name, diff in CHANGES:
-        assert f"`{name}` |" in PAGE, f"{name} is not in the page's table"
-        added = [line[1:] for line in diff.splitlines() if line.startswith("+")]
-        assert sum(not line.startswith("from ") for line in added) == 1, f"{name}: {added}"
-
-
-def test_they_keep_the_rules_of_the_house(packages: Path) -> None:
-    names = [name for name, _ in FILES]
-    for arguments in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *arguments, *names],
-            cwd=packages,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_stage(study: Path) -> None:
-    sizes = json.loads(one(study, "stages/sizes/*/sizes.json").read_text())
-    assert set(sizes) == {"skip_xavier-lion"}
-    assert sizes["skip_xavier-lion"] > 4 * 500_000
-
-
-def test_evaluation_task(study: Path) -> None:
-    measured = rows(study, "smoothness")
-    assert {(row.dataset, row.block, row.n) for row in measured} == {("scenes", "1", 4), ("photos", "1", 2)}
-    assert all(-100 < row.value <= 100 for row in measured)
-    assert ",smoothness," in one(study, "report/**/rows.csv").read_text()
-
-
-def test_the_number_of_a_task_is_wherever_results_are_read(packages: Path, printed: str, study: Path) -> None:
-    measured = next(row for row in rows(study, "smoothness") if row.dataset == "photos")
-    assert dinoskip(packages, "board", str(study), "--out", "board", "--json")
-    pages = {
-        "summary": printed,
-        "report": (study / "report" / "index.html").read_text(),
-        "board": (packages / "board" / "index.html").read_text(),
-        "gallery": (study / "report" / "gallery" / "index.html").read_text(),
-    }
-    for name, text in pages.items():
-        assert "cosine of neighbours, photos val" in text, name
-        assert measured.shown in text, f"{name} lacks {measured.shown}"
-    for name in ("summary", "report", "board"):
-        assert "unrelated patches" in pages[name], name
-
-
-def test_an_evaluation_task_is_a_command(packages: Path, study: Path) -> None:
-    assert "say how alike neighbouring patches are" in dinoskip(packages, "--help")
-    assert "evaluate.smoothness.size=448" in dinoskip(packages, "smoothness", "--help")
-
-
-def test_gallery_layer(study: Path) -> None:
-    page = one(study, "stages/gallery/*/index.html")
-    assert 'data-layer="distance" aria-pressed' in page.read_text()
-    assert "Euclidean distance of a patch’s feature from the mean" in page.read_text()
-    with Image.open(page.parent / "img" / "distance-m0-i000.png") as sheet:
-        assert len(np.unique(np.asarray(sheet))) > 2
-
-
-def test_kind_of_data_set_and_probe_protocol(study: Path) -> None:
-    measured = rows(study, "probe")
-    assert {(row.dataset, row.n, row.classes, row.protocol) for row in measured} == {
-        ("photos", 2, 2, "brief, fitted on train")
-    }
-
-
-def test_data_check_of_the_kind(packages: Path, study: Path) -> None:
-    said = dinoskip(packages, "data", "check", "beside", "--data", str(packages / "photos"))
-    assert "photos segmentation train: 4 images, 4 read: ok" in said
-    assert "photos notes val: 2 images, 2 read: ok" in said, "the page's label"
-
-
-def test_objective(study: Path) -> None:
-    run = one(study, "stages/pretrain/*/*/")
-    config = json.loads((run / "config.json").read_text())
-    assert config["pretrain"]["objective"] == "turns"
-    assert not (newest_checkpoint(run) / "teacher.safetensors").exists()
-    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert all(0 < loss < 3 for loss in losses)  # ln 4 = 1.39 at the start
-
-
-def test_optimizer_and_initialisation(study: Path) -> None:
-    (row, *_) = rows(study, "probe")
-    assert (row.initialisation, row.optimizer) == ("xavier", "lion")
-    state = read_tensor_header(newest_checkpoint(one(study, "stages/pretrain/*/*/")) / "optimizer.safetensors")
-    assert any(name.endswith("momentum") for name in state.shapes)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "dinoskip", "run", "study.yaml", "-q", "--only", "sizes"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)
+    (sizes,) = (tmp_path / "runs" / "changed" / "stages" / "sizes").glob("*/sizes.json")
+    ((_, size),) = json.loads(sizes.read_text()).items()
+    assert size > 4 * 400_000

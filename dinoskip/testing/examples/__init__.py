@@ -1,0 +1,1 @@
+"""The examples of docs/extending.md: a part of every kind."""
