@@ -216,7 +216,8 @@ def test_a_stage_and_a_probe_protocol(tmp_path: Path) -> None:
             (tmp_path / name).write_text(changed((tmp_path / name).read_text(), hunk))
     (tmp_path / "study.yaml").write_text(
         "name: changed\nmodel: {name: vit_tiny_patch16, depth: 1, img_size: 32}\nsizes: {unit: bytes}\n"
-        "data: {scenes: {kind: scenes, images: 8, size: 64}}\npretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
+        "data: {scenes: {kind: scenes, images: 8, size: 64}}\n"
+        "pretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
         "evaluate: {probe: {protocol: brief}}\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
