@@ -45,6 +45,10 @@ class ConfigError(DinoskipError):
     exit_code = 2
 
 
+class ReadError(ConfigError, ValueError):
+    """A block, facet, norm or image size that a network does not have: of Python's callers a ValueError, too."""
+
+
 class DataError(DinoskipError):
     """An image, mask, annotation or data folder that cannot be used."""
 

@@ -85,11 +85,8 @@ class FrozenFeatures:
         """
         height, width = images[0].shape[1:]
         pixels = whole_patches(self._input(images, height, width), self.backbone)
-        try:
-            norms = [usual_norm(facet, self.norm) for facet in self.facets]
-            layers = self.backbone.layers(pixels, self.blocks, self.facets, norms)
-        except ValueError as error:  # a norm or size that this backbone does not have
-            raise ConfigError(f"{self.backbone.spec}: {error}") from error
+        norms = [usual_norm(facet, self.norm) for facet in self.facets]
+        layers = self.backbone.layers(pixels, self.blocks, self.facets, norms)
         read = [(facet, block) for facet in self.facets for block in self.blocks]
         check_finite([(block, layers[facet][block].tokens) for facet, block in read], self.backbone)
         features: dict[Key, torch.Tensor] = {}

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import DataError
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.transform import Normalise, load_pixels
@@ -144,10 +144,7 @@ class ForwardPasses:
         """Name of each array -> its part for input images (B, 3, H, W)."""
         manifest = self.plan.manifest
         facet: Any = manifest["facet"]
-        try:
-            read: Any = self.backbone.layers(batch, manifest["blocks"], facet, manifest["norm"])
-        except ValueError as error:  # an option or size that this backbone does not have
-            raise ConfigError(f"features: {error}") from error
+        read: Any = self.backbone.layers(batch, manifest["blocks"], facet, manifest["norm"])
         arrays: dict[str, Tensor] = {}
         by_facet = {"": read} if isinstance(facet, str) else read
         for prefix, block in product(by_facet, manifest["blocks"]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, ReadError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.entmax import attention_rows
 
@@ -24,7 +24,7 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
     """
     wanted = sorted(set(blocks))
     if not wanted or wanted[0] < 1 or wanted[-1] > backbone.depth:
-        raise ValueError(f"blocks {wanted} must be one or more of 1..{backbone.depth} of {backbone.spec}")
+        raise ReadError(f"blocks {wanted} must be one or more of 1..{backbone.depth} of {backbone.spec}")
     if not backbone.num_heads:  # read level by level
         return None
     adapter = backbone.adapter

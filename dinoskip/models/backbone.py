@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, first_line
+from dinoskip.errors import ConfigError, ReadError, first_line
 from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
 from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.export import hash_weights
@@ -228,7 +228,8 @@ class Backbone:
         LayerNorm without parameters (eps 1e-6), for CLS and patches alike; one for all facets, or one for each.
         ``cls`` is the CLS token of the same block and facet, None for models without one; registers and distillation
         tokens are left out.
-        Raises ValueError for a wrong size, block or option, :class:`ConfigError` for a facet that blocks do not have.
+        Raises :class:`ReadError` for a wrong size, block or option, :class:`ConfigError` for a facet that blocks do not
+        have.
         """
         wanted, facets = sorted(set(blocks)), [facet] if isinstance(facet, str) else list(facet)
         norms = dict(zip(facets, [norm] * len(facets) if isinstance(norm, str) else norm, strict=True))
@@ -258,27 +259,27 @@ class Backbone:
     def _checked(self, images: Tensor, wanted: list[int], norms: Mapping[str, str]) -> tuple[int, int]:
         for facet, norm in norms.items():
             if facet not in FACETS:
-                raise ValueError(f"facet {facet!r} is none of {', '.join(FACETS)}")
+                raise ReadError(f"facet {facet!r} is none of {', '.join(FACETS)}")
             if norm not in ("none", "final", "layer"):
-                raise ValueError(f"norm {norm!r} is none of none, final, layer")
+                raise ReadError(f"norm {norm!r} is none of none, final, layer")
             if (facet, norm) == ("hidden", "final"):
-                raise ValueError(f"facet hidden is wider than the final norm of {self.spec}: use norm none or layer")
+                raise ReadError(f"facet hidden is wider than the final norm of {self.spec}: use norm none or layer")
         if not norms:
-            raise ValueError("no facet is asked for")
+            raise ReadError("no facet is asked for")
         if not wanted or not set(wanted) <= set(self.numbers):
             numbers = f"{self.numbers[0]}..{self.numbers[-1]}"
-            raise ValueError(f"blocks {wanted} must be one or more of {numbers} of {self.spec}")
+            raise ReadError(f"blocks {wanted} must be one or more of {numbers} of {self.spec}")
         if images.ndim != 4 or not images.is_floating_point():
-            raise ValueError(f"images must be float (B, 3, H, W), got {images.dtype} {tuple(images.shape)}")
+            raise ReadError(f"images must be float (B, 3, H, W), got {images.dtype} {tuple(images.shape)}")
         height, width = images.shape[-2:]
         multiple = self.size_multiple
         if height % multiple or width % multiple or not height or not width:
-            raise ValueError(f"image size {height}×{width} is not a multiple of the patch size {multiple}")
+            raise ReadError(f"image size {height}×{width} is not a multiple of the patch size {multiple}")
         self._check_size(height, width)
         return height // self.patch_size, width // self.patch_size
 
     def _check_size(self, height: int, width: int) -> None:
-        """ValueError for a size in whole patches that the network cannot take."""
+        """ReadError for a size in whole patches that the network cannot take."""
         self.adapter.check_size(height, width)
 
     def stride(self, block: int) -> int:
@@ -294,13 +295,13 @@ class Backbone:
 
     @torch.no_grad()
     def normed(self, features: Tensor, norm: str) -> Tensor:
-        """Block outputs (B, N, C) under a norm, as :meth:`layers` gives them; ValueError if there is no final norm."""
+        """Block outputs (B, N, C) under a norm, as :meth:`layers` gives them; ReadError if there is no final norm."""
         if norm == "layer":
             return F.layer_norm(features, features.shape[-1:], eps=1e-6)
         if norm == "final":
             normalised = self.adapter.final_norm(features)
             if normalised is None:
-                raise ValueError(f"{self.spec} has no final norm: use norm none or layer")
+                raise ReadError(f"{self.spec} has no final norm: use norm none or layer")
             return normalised
         return features
 
@@ -405,7 +406,7 @@ class LevelBackbone(Backbone):
         except (RuntimeError, AssertionError) as error:
             height, width = images.shape[-2:]
             reason = first_line(error)
-            raise ValueError(f"image size {height}×{width}: {self.spec} does not take it: {reason}") from error
+            raise ReadError(f"image size {height}×{width}: {self.spec} does not take it: {reason}") from error
         features: dict[int, LayerFeatures] = {}
         for number in wanted:
             read = maps[number - 1]

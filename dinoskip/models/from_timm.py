@@ -22,7 +22,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
+from dinoskip.errors import ConfigError, DinoskipError, ReadError, WeightsError, first_line
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -64,7 +64,7 @@ class _TimmAdapter(VitAdapter):
     def check_size(self, height: int, width: int) -> None:
         expected = tuple(self.model.patch_embed.img_size or (height, width))
         if not self.model.dynamic_img_size and (height, width) != expected:
-            raise ValueError(
+            raise ReadError(
                 f"image size {height}×{width}: {self.spec} was built for {expected[0]}×{expected[1]} alone; "
                 "build it with dynamic_img_size=True"
             )

@@ -23,7 +23,7 @@ from torch import Tensor
 from dinoskip.console import Progress
 from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.environment import memory_limit
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
@@ -107,11 +107,8 @@ class FeatureWindow:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="decode") as pool:
             pixels = list(pool.map(lambda path: load_square(path, self.config), paths))
         side = self.config.size
-        try:
-            with torch.inference_mode():
-                read = read_layers(self.backbone, self._input(pixels, side, side), self.places)
-        except ValueError as error:  # an option or size that this backbone does not have
-            raise ConfigError(f"correspondence: {error}") from error
+        with torch.inference_mode():
+            read = read_layers(self.backbone, self._input(pixels, side, side), self.places)
         tokens = torch.stack([read[layer].float() for layer in self.layers], 1)
         finite = tokens.isfinite().flatten(2).all(2)
         if not bool(finite.all()):

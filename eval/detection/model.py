@@ -77,10 +77,7 @@ class BlockMap:
         if self.scale != 1:
             size = [round(side * self.scale) for side in images.shape[2:]]
             images = F.interpolate(images, size=size, mode="bilinear", antialias=self.scale < 1)
-        try:
-            tokens, (h, w) = self._with_gradients(images) if self.trained else self._frozen(images)
-        except ValueError as error:  # a norm or size that this backbone does not have
-            raise ConfigError(f"{self.backbone.spec}: {error}") from error
+        tokens, (h, w) = self._with_gradients(images) if self.trained else self._frozen(images)
         return tokens.float().transpose(1, 2).reshape(len(images), -1, h, w)
 
     def _frozen(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -93,11 +93,8 @@ def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone |
     def apply(norm: str) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda tokens: backbone.normed(tokens.to(backbone.device, backbone.dtype), norm)
 
-    try:
-        for norm in norms:
-            backbone.normed(torch.zeros(1, 1, backbone.dim, device=backbone.device, dtype=backbone.dtype), norm)
-    except ValueError as error:
-        raise ConfigError(f"probe: {error}") from error
+    for norm in norms:  # said before anything is fitted
+        backbone.normed(torch.zeros(1, 1, backbone.dim, device=backbone.device, dtype=backbone.dtype), norm)
     return {norm: None if norm == "none" else apply(norm) for norm in norms}
 
 

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.errors import ConfigError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
@@ -185,14 +184,11 @@ class LiveTokenLoader:
 
         Logits on a padded grid (:func:`eval.frozen.whole_patches`) are then spread over the sides as they were.
         """
-        try:
-            blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)
-            layers = self.backbone.layers(whole_patches(pixels, self.backbone), blocks, list(facets))
-            normed = {
-                (kind, block): self.backbone.normed(layers[facet_of(kind)][block].tokens, kind.rpartition(" ")[2])
-                for kind, block in self.keys
-            }
-        except ValueError as error:  # a norm or size that this backbone does not have
-            raise ConfigError(f"probe: {error}") from error
+        blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)
+        layers = self.backbone.layers(whole_patches(pixels, self.backbone), blocks, list(facets))
+        normed = {
+            (kind, block): self.backbone.normed(layers[facet_of(kind)][block].tokens, kind.rpartition(" ")[2])
+            for kind, block in self.keys
+        }
         check_finite([(block, x) for (_, block), x in normed.items()], self.backbone)
         return {key: x.float() for key, x in normed.items()}, next(iter(next(iter(layers.values())).values())).grid

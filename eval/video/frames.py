@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.sequences import VideoSequence
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
@@ -60,11 +60,8 @@ class FramePasses:
                     yield frame
 
     def _layers(self, images: Sequence[Tensor], size: tuple[int, int]) -> dict[Layer, Tensor]:
-        try:
-            with torch.inference_mode():
-                return read_layers(self.backbone, self._input(images, *size), self.places)
-        except ValueError as error:  # an option or size that this backbone does not have
-            raise ConfigError(f"video: {error}") from error
+        with torch.inference_mode():
+            return read_layers(self.backbone, self._input(images, *size), self.places)
 
 
 def checked_label(sequence: VideoSequence, index: int, shape: tuple[int, int]) -> np.ndarray:
