@@ -17,6 +17,7 @@ from dinoskip.cli import _parse
 from dinoskip.config import _models_in
 from dinoskip.console import log
 from dinoskip.pipeline.study import Study
+from dinoskip.plugins import GROUPS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -32,7 +33,7 @@ SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|an
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
 MADE = {
-    "docs/extending.md": "sizes",
+    "docs/extending.md": f"sizes|dinoskip.({'|'.join(GROUPS)})$",
     "docs/report.md": "docs/results/study",
 }
 
