@@ -179,7 +179,8 @@ class EvaluationTask:
         section: the class of its settings: ``datasets``, the splits, the facets, and what is its own.
         label: the kind of label that it needs (:mod:`dinoskip.data.sets`).
         evaluate: measures one network on one data set and writes rows.
-        headline: the metric that stands in tables, curves and rankings.
+        headline: the metric that stands in tables, curves and rankings, of which more is better: an error stands
+            among the ``further`` ones, or as what is left of 100 %.
         splits: the splits whose labels it opens, by role; the last is scored.
         features: which features it reads; none: images go through the network while it fits and scores.
         reads_images: whether it opens the images itself where it reads features.
@@ -236,6 +237,10 @@ class EvaluationTask:
     not_in_key: Collection[str] = ("datasets", "facet")
     key_without_name: bool = False
     as_published: Callable[[Any], int] = lambda _: 0
+
+    def __post_init__(self) -> None:
+        if self.headline.lower_is_better:
+            raise ValueError(f"{self.name}: of the headline {self.headline.name!r} lower is better: pages rank upwards")
 
     @property
     def asked_by(self) -> str:

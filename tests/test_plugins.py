@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dinoskip.data.sets.labels import LABELS, Label
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.plugins import FILES, Table, found, use_files
+from dinoskip.tasks import TASKS
 from dinoskip.training.recipe import Job
 
 LION = """
@@ -132,3 +134,9 @@ def test_our_own_settings_have_no_plugin_in_their_key() -> None:
     assert "plugin" not in settings_for_key(ModelConfig())
     assert plugins.content_of(ModelConfig) is None
     assert plugins.content_of_part("tasks", "probe") is None
+
+
+def test_a_headline_of_which_lower_is_better_is_refused_when_the_record_is_made() -> None:
+    record = TASKS["knn"]
+    with pytest.raises(ValueError, match="headline"):
+        replace(record, headline=replace(record.headline, lower_is_better=True))
