@@ -1,4 +1,4 @@
-"""The augmentation of a CPU as it was until 2026-11-26: what the present one must equal bit for bit, and is timed against.
+"""The augmentation of a CPU as it was until 2026-11-26: the present one has equal bits and is timed against it.
 
 All operations of a round are done to all images, and the identity where another one is due. Nothing of it is shared
 with :mod:`dinoskip.data.augment` but the columns of a vector and the weights of the blur.

@@ -280,9 +280,10 @@ def gaussian_blur(images: Tensor, weights: Tensor) -> Tensor:
         for _ in range(3):
             before, images = images, torch.mul(images, taps[0], out=before)
             for step, weight in enumerate(taps[1:], start=1):
-                inside, border = max(0, length - step), min(step, length)
-                images.narrow(axis, step, inside).addcmul_(before.narrow(axis, 0, inside), weight)
-                images.narrow(axis, 0, inside).addcmul_(before.narrow(axis, step, inside), weight)
+                border = min(step, length)  # of a crop smaller than the filter all pixels are at the border
+                inside = length - border
+                images.narrow(axis, border, inside).addcmul_(before.narrow(axis, 0, inside), weight)
+                images.narrow(axis, 0, inside).addcmul_(before.narrow(axis, border, inside), weight)
                 images.narrow(axis, 0, border).addcmul_(before.narrow(axis, 0, 1), weight)
                 images.narrow(axis, length - border, border).addcmul_(before.narrow(axis, length - 1, 1), weight)
     return images

@@ -128,6 +128,13 @@ def test_blur_is_pillows_at_every_sigma_also_at_borders(picture: str) -> None:
     assert np.abs(levels - np.stack(pillows)).max() < 3
 
 
+def test_a_crop_smaller_than_the_filter_is_blurred_as_pillow_does() -> None:
+    batch = crops(3, 8)
+    ours = to_bytes(augment(batch, vectors(3, SIGMA=15)))
+    theirs = [image.filter(ImageFilter.GaussianBlur(15)) for image in pictures(batch)]
+    assert difference(ours, theirs).max() <= 3
+
+
 def test_blur_keeps_means_and_has_the_gaussians_variance() -> None:
     flat = torch.full((1, 3, 16, 16), 77, dtype=torch.uint8)
     assert (to_bytes(augment(flat, vectors(1, SIGMA=2.0))) == 77).all()  # borders and weights
@@ -154,12 +161,12 @@ def test_every_image_is_a_function_of_its_own_crop_and_vector(seed: int, order: 
 
 
 STRONG = AugmentConfig(
-    jitter=0.9, brightness=1, contrast=1, saturation=1, hue=0.5, grey=0.3, blur=(0.7, 0.7, 0.7), blur_sigma=(0.1, 9),
+    jitter=0.9, brightness=1, contrast=1, saturation=1, hue=0.5, grey=0.3, blur=(0.7, 0.7, 0.7), blur_sigma=(0.1, 5),
     solarise=(0.4, 0.4, 0.4),
 )  # fmt: skip
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from((8, 31, 48, 96)), st.sampled_from((AugmentConfig(), STRONG)))
 def test_bits_are_those_of_all_operations_on_whole_batches(seed: int, size: int, config: AugmentConfig) -> None:
     parameters = torch.from_numpy(view_parameters(config, 3, seed, 0, np.arange(4)).reshape(12, PARAMETERS))
