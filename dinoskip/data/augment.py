@@ -164,11 +164,11 @@ def jitter_singly(images: Tensor, host: np.ndarray) -> None:
     """:func:`jitter` in place, on a CPU: each image has what its order asks for, but hues are turned together."""
     factors = torch.from_numpy(host).view(*host.shape, 1, 1, 1)
     orders = [list(order) for order in ORDERS[host[:, ORDER].astype(int)] + BRIGHTNESS]
-    for image, order, factor in zip(images.split(1), orders, factors, strict=True):
+    for image, order, factor in zip(images[:, None], orders, factors, strict=True):
         for column in order[: order.index(HUE)]:
             _adjust(image, column, factor[column])
     rotate_hue(images, factors[:, HUE])
-    for image, order, factor in zip(images.split(1), orders, factors, strict=True):
+    for image, order, factor in zip(images[:, None], orders, factors, strict=True):
         for column in order[order.index(HUE) + 1 :]:
             _adjust(image, column, factor[column])
 
