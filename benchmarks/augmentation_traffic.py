@@ -43,7 +43,8 @@ class Dispatched(TorchDispatchMode):
         aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
         if aliases or "empty" in str(function):  # views and allocations
             return result
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
+        read = {name: value for name, value in (kwargs or {}).items() if name != "out"}  # that is the result
+        tensors = [leaf for leaf in tree_leaves((args, read, result)) if isinstance(leaf, torch.Tensor)]
         if "index_copy" in str(function):  # of the target only what is replaced is touched
             tensors = [args[3], args[3]]
         elif "index_select" in str(function):

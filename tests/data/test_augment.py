@@ -9,6 +9,7 @@ from PIL import Image, ImageFilter, ImageOps
 from torchvision.transforms import functional as pillow
 from torchvision.transforms.v2 import functional as v2
 
+from benchmarks.plain_augment import plain_augment
 from dinoskip.data import augment as module
 from dinoskip.data.augment import (
     BRIGHTNESS,
@@ -26,6 +27,7 @@ from dinoskip.data.augment import (
     SOLARISE,
     STD,
     augment,
+    augment_together,
     blur_weights,
     rotate_hue,
     view_parameters,
@@ -126,6 +128,13 @@ def test_blur_is_pillows_at_every_sigma_also_at_borders(picture: str) -> None:
     assert np.abs(levels - np.stack(pillows)).max() < 3
 
 
+def test_a_crop_smaller_than_the_filter_is_blurred_as_pillow_does() -> None:
+    batch = crops(3, 8)
+    ours = to_bytes(augment(batch, vectors(3, SIGMA=15)))
+    theirs = [image.filter(ImageFilter.GaussianBlur(15)) for image in pictures(batch)]
+    assert difference(ours, theirs).max() <= 3
+
+
 def test_blur_keeps_means_and_has_the_gaussians_variance() -> None:
     flat = torch.full((1, 3, 16, 16), 77, dtype=torch.uint8)
     assert (to_bytes(augment(flat, vectors(1, SIGMA=2.0))) == 77).all()  # borders and weights
@@ -149,6 +158,43 @@ def test_every_image_is_a_function_of_its_own_crop_and_vector(seed: int, order: 
     assert torch.equal(alone, together)
     strided = batch.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     assert torch.equal(augment(strided, parameters), together)
+
+
+STRONG = AugmentConfig(
+    jitter=0.9, brightness=1, contrast=1, saturation=1, hue=0.5, grey=0.3, blur=(0.7, 0.7, 0.7), blur_sigma=(0.1, 5),
+    solarise=(0.4, 0.4, 0.4),
+)  # fmt: skip
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from((8, 31, 48, 96)), st.sampled_from((AugmentConfig(), STRONG)))
+def test_bits_are_those_of_all_operations_on_whole_batches(seed: int, size: int, config: AugmentConfig) -> None:
+    parameters = torch.from_numpy(view_parameters(config, 3, seed, 0, np.arange(4)).reshape(12, PARAMETERS))
+    rng = np.random.default_rng(seed)
+    noise, flat, extreme = (torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8)) for shape in (
+        (3, 3, size, size), (2, 3, 1, 1), (2, 3, size, size)
+    ))  # fmt: skip
+    batch = torch.cat([crops(5, size), noise, flat.expand(-1, -1, size, size), 255 * (extreme % 2)])
+    expected = plain_augment(batch, parameters)
+    assert torch.equal(augment(batch, parameters), expected)
+    assert torch.equal(augment_together(batch, parameters.numpy()), expected)
+    as_workers_give_them = batch.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert torch.equal(augment(as_workers_give_them, parameters), expected)
+
+
+@pytest.mark.parametrize("pixels", [1, 3 * 32 * 32, 1 << 30])
+def test_bits_do_not_depend_on_how_many_crops_are_done_at_a_time(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = crops(6, 32).repeat(4, 1, 1, 1)
+    parameters = torch.from_numpy(view_parameters(STRONG, 1, 0, 0, np.arange(24))[:, 0])
+    monkeypatch.setattr(module, "CPU_CHUNK_PIXELS", pixels)
+    assert torch.equal(augment(batch, parameters), plain_augment(batch, parameters))
+
+
+def test_turning_the_hue_happens_in_place() -> None:
+    images = crops(2, 16) / 255.0
+    before = images.clone()
+    assert rotate_hue(images, torch.tensor([0.1, -0.2])) is images
+    assert not torch.equal(images, before)
 
 
 def test_input_is_left_as_it_was_and_lengths_must_agree() -> None:
