@@ -30,6 +30,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from dinoskip.console import log
 from dinoskip.errors import ConfigError
 
 T = TypeVar("T")
@@ -140,8 +141,6 @@ def _module(path: Path) -> ModuleType:
 @cache
 def _part(plugin: Plugin, kind: type) -> Any:
     """The part of a plug-in, None for one that cannot be used: it is left out with one warning that names it."""
-    from dinoskip.console import log  # configured by then
-
     try:
         part = plugin.load()
         problem = _problem(plugin.group, plugin.name, part, kind)

@@ -8,6 +8,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
+import torch
 
 from dinoskip.config import Config, RawConfig, apply_overrides, validate
 from dinoskip.data.config import AugmentConfig, CropConfig
@@ -15,6 +16,7 @@ from dinoskip.data.sets import KINDS
 from dinoskip.data.sets.kind import DatasetKind
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError
+from dinoskip.models.build import from_config
 from dinoskip.optim.schedules import Scheduled
 from dinoskip.plugins import Table
 from dinoskip.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
@@ -115,8 +117,6 @@ def _objective(name: str) -> Iterator[str]:
 
 
 def _initialisation(name: str) -> Iterator[str]:
-    from dinoskip.models.build import from_config  # torch
-
     settings: Any = Table("initialisations", {}, Config)[name]()
     model = from_config(SMALL, weight_init="skip")
     parameters = dict(model.named_parameters())
@@ -131,8 +131,6 @@ def _initialisation(name: str) -> Iterator[str]:
 
 
 def _optimizer(name: str) -> Iterator[str]:
-    import torch
-
     settings: Any = Table("optimizers", {}, Scheduled)[name]()
     weight, bias = torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Parameter(torch.ones(4))
     groups = [{"params": [weight], "names": ["weight"]}, {"params": [bias], "names": ["bias"], "weight_decay": 0.0}]

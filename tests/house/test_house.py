@@ -41,6 +41,7 @@ LEAVES = {
     "flops",
     "networks",
     "specs",
+    "plugins",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {
