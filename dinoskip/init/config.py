@@ -42,6 +42,8 @@ class TruncNormalInit(Config):
 Noise = Literal["normal", "uniform"]
 Draw = Literal["svd", "haar"]
 Heads = Literal["top", "split"]
+Scale = Literal["head", "none", "width"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 MlpInit = Literal["suo", "orthogonal", "default"]
 
 
@@ -59,6 +61,9 @@ class SkiplessInit(MethodConfig):
     heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
     mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
     noise: Noise = Field("normal", description="distribution of the noise")
+    scale: Annotated[Scale, OmitDefaultFromKey()] = Field(
+        "head", description="factor on Q K^T at the start, D the width; head: 1/sqrt(D/heads), none: 1, width: 1/sqrt(D)"
+    )
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
 
