@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -21,7 +21,7 @@ from dinoskip.init.assign import (
 )
 from dinoskip.init.config import Draw, MlpInit, Noise, Scale, SkiplessInit
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
-from dinoskip.models.attention_sites import Mlp, write
+from dinoskip.models.attention_sites import write
 from dinoskip.randomness import torch_rng
 
 BETA_EXPONENT = math.log2(1 / 0.6)
@@ -74,9 +74,7 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
         fold = folded_scale(settings.scale, dim, heads)
         yield from attention_tensors(attention, fold * query, fold * key, c_v * value, c_o * output, parameters)
         yield from zeros(model, (*attention.input_biases, attention.output.bias))
-    for mlp in mlps_for(model, "skipless_"):
-        yield from _mlp_tensors(mlp, settings.mlp, seed, parameters)
-        yield from zeros(model, (mlp.first.bias, mlp.last.bias))
+    yield from mlp_tensors(model, settings.mlp, seed, "skipless_")
 
 
 skipless_ = in_place(skipless_tensors, SkiplessInit, positional=("alpha", "beta", "c"))
@@ -129,11 +127,15 @@ def _rotations(dim: int, draw: Draw, seed: int, name: str) -> tuple[Tensor, Tens
     return u, vh
 
 
-def _mlp_tensors(mlp: Mlp, how: MlpInit, seed: int, parameters: Mapping[str, Tensor]) -> Assignments:
-    if how == "default":
-        return
-    fill = scaled_uniform_orthogonal_ if how == "suo" else haar_
-    for factor in (mlp.first, mlp.last):
-        weight = torch.empty(factor.shape, dtype=torch.float64)
-        fill(weight, torch_rng(seed, "init", factor.name.removesuffix(".weight")))
-        yield from write({factor: weight}, parameters)
+def mlp_tensors(model: nn.Module, how: MlpInit, seed: int, method: str) -> Assignments:
+    """fc1 and fc2 of every MLP, which ``how`` = "default" leaves out, and zeros for their biases.
+
+    :class:`ConfigError` that names ``method`` for an MLP with a gate.
+    """
+    parameters, fill = dict(model.named_parameters()), scaled_uniform_orthogonal_ if how == "suo" else haar_
+    for mlp in mlps_for(model, method):
+        for factor in (mlp.first, mlp.last) if how != "default" else ():
+            weight = torch.empty(factor.shape, dtype=torch.float64)
+            fill(weight, torch_rng(seed, "init", factor.name.removesuffix(".weight")))
+            yield from write({factor: weight}, parameters)
+        yield from zeros(model, (mlp.first.bias, mlp.last.bias))

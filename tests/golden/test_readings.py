@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from dinoskip.diagnostics.activations import run_block
 from dinoskip.diagnostics.attention import attention_of
-from dinoskip.init import skipless_
 from dinoskip.init import skipless as module
+from dinoskip.init import skipless_
 from dinoskip.init.assign import assign, attention_tensors
 from dinoskip.init.config import SCALES, Scale
 from dinoskip.models import create_model
