@@ -8,8 +8,8 @@ python -m studies.slots join SHARD ... --out WEIGHTS.safetensors          (a tea
 python -m studies.slots page
 
 Slot 1 measures the seconds of an epoch, tries three rates of each arm and two of B as the paper prints it, and chooses
-(``docs/results/slots/plan.json``); slots 2 to 6 train one seed of every arm. ``run`` keeps to its seconds: what does not fit is cut and said, and the same command
-goes on with it. ``--toy`` takes seconds a network on a CPU.
+(``docs/results/slots/plan.json``); slots 2 to 6 train one seed of every arm. ``run`` keeps to its seconds: what does
+not fit is cut and said, and the same command goes on with it. ``--toy`` takes seconds a network on a CPU.
 """
 
 from __future__ import annotations
