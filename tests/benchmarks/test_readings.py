@@ -118,7 +118,6 @@ def test_a_row_is_of_the_network_of_its_settings(monkeypatch: pytest.MonkeyPatch
         assert row["cosine_6"] == pytest.approx(token_cosine(tokens[:, 1:].detach()), abs=1e-5)
     head, none, width = found.values()
     assert none["cosine_6"] < head["cosine_6"] < width["cosine_6"]
-    assert none["ln_kappa"] < head["ln_kappa"]
 
 
 def test_the_page_is_that_of_the_committed_rows() -> None:
@@ -138,7 +137,7 @@ def test_what_the_table_says_of_fresh_networks_is_measured() -> None:
     head, none, width = ({field: values("scale", i, field) for field in MEASURES} for i in range(3))
     assert all(a < b for a, b in zip(none["cosine_12"], head["cosine_12"], strict=True)), "tokens stay further apart"
     assert all(a > 100 * b for a, b in zip(none["gradient"], head["gradient"], strict=True)), "gradients grow"
-    assert all(value > 100 for value in none["gradient"])
+    assert min(none["ln_kappa"]) > 30 > max(head["ln_kappa"]), "attention is nearly singular"
     assert all(a > b for a, b in zip(width["cosine_12"], head["cosine_12"], strict=True))
     assert min(values("heads", 1, "cosine_12")) > 0.99, "dealt out: late tokens are alike"
     apart = zip(values("mlp", 1, "cosine_12"), values("mlp", 0, "cosine_12"), strict=True)

@@ -62,9 +62,10 @@ SENTENCES: tuple[Sentence, ...] = (
             Reading("1/√d", (f"{_PAPERS}, scale: width}}",), "scale_width"),
         ),
         "The first author's public code divides by √d_h, and α and β come from mimetic initialisation, whose constants "
-        "were chosen with that factor. As printed, tokens stay further apart, but gradients grow from the last block "
-        "to the first by orders of magnitude. The factor is folded into W_Q and W_K of the start (`skipless_` says "
-        "what an optimizer makes of that), so every reader of the weights computes the same function. The default "
+        "were chosen with that factor. As printed, tokens stay further apart. But attention is nearly singular: its "
+        "rows are peaked, and many tokens pick the same other one. Gradients grow from the last block to the first by "
+        "orders of magnitude. The factor is folded into W_Q and W_K of the start (`skipless_` says what an optimizer "
+        "makes of that), so every reader of the weights computes the same function. The default "
         "stays until trainings decide: [the slots](../results/slots.md) train both.",
     ),
     Sentence(
@@ -94,7 +95,7 @@ SENTENCES: tuple[Sentence, ...] = (
     Sentence(
         "plain", "MLPs of the plain skipless rows of table 1", CUTTING, "section 6.1 and table 1",
         "in the skipless models we remove all skip connections [...], and use the proposed initialization for the SA "
-        "weights [...]. The scaled-corrected uniform orthogonal initialization is used for the MLP parameters.",
+        "weights [...]. The scaled-corrected uniform orthogonal initialization [...] is used for the MLP parameters.",
         "Table 1 has rows *skipless* and *skipless + our init*. Whether the MLPs of the first are orthogonal, too, so "
         "that the rows differ by attention alone, is not said.",
         (
