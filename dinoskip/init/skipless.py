@@ -86,8 +86,8 @@ def folded_scale(scale: Scale, dim: int, num_heads: int) -> float:
     Its square is the quotient of the two: 1 for "head", √dh for "none", √(dh/D) for "width".
     """
     head_dim = dim // num_heads
-    squares = {"head": 1.0, "none": head_dim**0.5, "width": (head_dim / dim) ** 0.5}
-    return squares[scale] ** 0.5
+    squares = {"head": 1.0, "none": math.sqrt(head_dim), "width": math.sqrt(head_dim / dim)}
+    return math.sqrt(squares[scale])
 
 
 def noisy_identity(
