@@ -7,9 +7,9 @@ python -m studies.slots add ARCHIVE.tar.gz ...                            (rows 
 python -m studies.slots join SHARD ... --out WEIGHTS.safetensors          (a teacher that came back)
 python -m studies.slots page
 
-Slot 1 measures the seconds of an epoch and tries three rates of each arm (``docs/results/slots/plan.json``); slots 2 to
-6 train one seed of every arm. ``run`` keeps to its seconds: what does not fit is cut and said, and the same command
-goes on with it. ``--toy`` takes seconds a network on a CPU.
+Slot 1 measures the seconds of an epoch, tries three rates of each arm and two of B as the paper prints it, and chooses
+(``docs/results/slots/plan.json``); slots 2 to 6 train one seed of every arm. ``run`` keeps to its seconds: what does
+not fit is cut and said, and the same command goes on with it. ``--toy`` takes seconds a network on a CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,19 @@ from dinoskip.errors import DinoskipError
 from dinoskip.files import save_tensors, write_json
 from eval.tokencut import TokenCutConfig
 from studies import slots_arms, slots_data, slots_first, slots_look, slots_steps
-from studies.slots_arms import ARMS, PLAN, RATE_EPOCHS, RATES, RESULTS, SLOTS, TEACHER, Plan, read_plan
+from studies.slots_arms import (
+    ARMS,
+    PLAN,
+    PRINTED,
+    PRINTED_RATES,
+    RATE_EPOCHS,
+    RATES,
+    RESULTS,
+    SLOTS,
+    TEACHER,
+    Plan,
+    read_plan,
+)
 from studies.slots_page import write_page
 from studies.slots_rows import CARD, ROWS_MIB, gather, join_shards, mib_of, opened, read_slot, write_shards
 from studies.slots_run import Deadline, Piece, Progress, run_pieces
@@ -40,6 +52,7 @@ from studies.slots_run import Deadline, Piece, Progress, run_pieces
 RESERVE = 20.0
 """Seconds at the end in which rows are gathered and packed, whatever was cut."""
 RATE_LIMIT = 320.0  # three networks of 20 epochs, about 32 s of steps each
+PRINTED_LIMIT = 220.0  # two of them
 TRAIN_LIMIT, TRAIN_LEAST = 260.0, 45.0  # steps of 150 s, start and compiling; a training that is cut goes on later
 EVALUATE_LIMIT, EVALUATE_LEAST = 400.0, 25.0  # of slot 1's nine networks; three are planned in 90 s
 TOY_PATIENCE = 5  # times the limits at toy size
@@ -140,7 +153,7 @@ class Commands:
 
 
 def first(commands: Commands) -> tuple[list[Piece], Networks]:
-    """Pieces of slot 1: seconds an epoch, three rates of each arm (the middle one first), and a look."""
+    """Pieces of slot 1: seconds an epoch, three rates of each arm (the middle one first), two of B0, and a look."""
     epochs = 1 if commands.place.toy else RATE_EPOCHS
     rates = sorted(RATES, key=lambda rate: rate != slots_first.MIDDLE)
     optimizers = [slots_arms.optimizer("adamw", rate) for rate in RATES]
@@ -154,6 +167,9 @@ def first(commands: Commands) -> tuple[list[Piece], Networks]:
     every = Networks([slots_first.network(arm, rate) for rate in rates for arm in ARMS], optimizers, epochs)
     middle = Networks([slots_first.network(arm, slots_first.MIDDLE) for arm in ARMS], optimizers, epochs)
     pieces.append(commands.evaluate("evaluate", every, lost="what rates are chosen by: no plan can be made"))
+    printed = Networks([slots_first.network(PRINTED, rate) for rate in PRINTED_RATES], optimizers, epochs)
+    pieces.append(commands.train(PRINTED, printed, PRINTED_LIMIT))
+    pieces.append(commands.evaluate(f"evaluate {PRINTED}", printed, lost=f"whether {PRINTED} can take B's place"))
     pieces += [commands.starts(middle), commands.baselines(middle), commands.look(middle)]
     return [*pieces, *commands.without_positions(middle)], middle
 
@@ -188,14 +204,16 @@ def run(slot: int, place: Place, seconds: float, plan: Plan | None) -> list[str]
     missing = run_pieces(pieces, deadline, progress, place.work / f"slot{slot}.log")
     place.out.mkdir(parents=True, exist_ok=True)
     found = {arm: str(name) for arm, name in zip(ARMS, networks.names, strict=True)}
+    if plan is None:
+        found[PRINTED] = slots_first.network(PRINTED, slots_first.MIDDLE)
     card: dict[str, Any] = {
         "slot": slot, "seed": slots_arms.seed_of(slot), "epochs": networks.epochs, "networks": found, "toy": place.toy,
         "pieces": {piece.name: progress.states[piece.name] for piece in pieces},
         "order": [piece.name for piece in pieces], "machine": describe(), "day": str(datetime.now(UTC).date()),
-        "unresolved": [] if plan is None else list(plan.unresolved),
+        "unresolved": [],
     }  # fmt: skip
     if plan is not None:
-        card |= {"rates": dict(plan.rates), "optimizers": dict(plan.optimizers)}
+        card |= plan.plain()
     missing += finish(commands, card)
     missing += teacher(commands, networks)
     return missing
@@ -237,8 +255,9 @@ def choose(commands: Commands, folder: Path, card: dict[str, Any]) -> list[str]:
     except DinoskipError as error:
         return [f"no plan: {error.message}"]
     plan.write(folder / PLAN.name)
-    about = {"rates": dict(plan.rates), "optimizers": dict(plan.optimizers), "unresolved": list(plan.unresolved)}
-    write_json(folder / CARD, card | about | {"tried": merits, "epochs_chosen": length, "seconds_an_epoch": seconds})
+    write_json(
+        folder / CARD, card | plan.plain() | {"tried": merits, "epochs_chosen": length, "seconds_an_epoch": seconds}
+    )
     return []
 
 

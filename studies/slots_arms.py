@@ -19,11 +19,17 @@ PLAN = RESULTS / "plan.json"
 
 ARMS = MappingProxyType({"A": "skip", "B": "paper", "C": "annealed"})
 """The arms, by the labels that they have in the configuration."""
+PRINTED = "B0"
+"""B as eqs. 3 and 11 print it, without a factor before Q Kᵀ: slot 1 trains it, and it may stand in for B."""
+LABELS = MappingProxyType({**ARMS, PRINTED: "printed"})
+"""All networks, the arms and B0."""
 SLOTS = range(2, 7)
 """Slots that train a seed of every arm; slot 1 measures and chooses, its seed counts in no test."""
 FIRST_SEED = 101
 RATES = (1e-4, 5e-4, 2e-3)
 """Learning rates per 256 images that slot 1 tries of every arm."""
+PRINTED_RATES = RATES[:2]
+"""Those of B0: the two lower ones, because gradients of its start grow from block to block towards the first."""
 RATE_EPOCHS = 20
 CHOICE_BLOCKS = range(3, 13)
 TEACHER = MappingProxyType({1: "A", 2: "A", 3: "B", 4: "C", 5: "B", 6: "A"})
@@ -37,15 +43,18 @@ DEAD = 0.5
 """Share of complete graphs in :data:`LATE` blocks above which an arm's features are dead."""
 SECOND_OPTIMIZER = "soap"
 """With which the paper's initialisation is trained where it is dead with AdamW at every rate, at the middle rate."""
-WAITING = (
-    "B0, eqs. 3 and 11 as printed (no scale), is not trained: it waits for the setting init.scale of the paper's "
-    "initialisation."
+ABOUT_PRINTED = (
+    "B0 is B as eqs. 3 and 11 print it, without a factor before Q Kᵀ (init.scale: none). Slot 1 trains it for "
+    f"{RATE_EPOCHS} epochs at {' and '.join(f'{rate:g}' for rate in PRINTED_RATES)}. Where B is dead at every rate "
+    "(more than half of the graphs of blocks 8 to 12 are complete) and B0 is not at the better of its two, B0 takes "
+    "B's place in slots 2 to 6, at that rate; of two rates none is called an edge. Where B0 is dead, too, B is trained "
+    "with SOAP."
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What slot 1 chose: epochs, and by arm the rate and the optimizer.
+    """What slot 1 chose: epochs, and by arm the rate, the optimizer and the network's label.
 
     ``unresolved`` are arms whose best rate is the lowest or highest that was tried: no verdict is given on them.
     """
@@ -54,6 +63,7 @@ class Plan:
     rates: Mapping[str, float]
     optimizers: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, "adamw"))
     unresolved: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=lambda: dict(ARMS))
 
     def optimizer(self, arm: str) -> dict[str, object]:
         """Settings of an arm's optimizer, for a study's list of them."""
@@ -61,12 +71,16 @@ class Plan:
 
     def variant(self, arm: str, slot: int) -> str:
         """Name of an arm's network in a slot's study."""
-        return f"{ARMS[arm]}-{self.optimizer(arm)['label']}-s{seed_of(slot)}"
+        return f"{self.labels[arm]}-{self.optimizer(arm)['label']}-s{seed_of(slot)}"
+
+    def plain(self) -> dict[str, object]:
+        """What was chosen of the arms, as JSON has it."""
+        chosen = {"rates": dict(self.rates), "optimizers": dict(self.optimizers), "labels": dict(self.labels)}
+        return {**chosen, "unresolved": list(self.unresolved)}
 
     def write(self, path: Path) -> None:
         """Write the plan."""
-        plain = {"epochs": self.epochs, "rates": dict(self.rates), "optimizers": dict(self.optimizers)}
-        write_json(path, {**plain, "unresolved": list(self.unresolved)})
+        write_json(path, {"epochs": self.epochs, **self.plain()})
 
 
 def optimizer(name: str, rate: float) -> dict[str, object]:
@@ -79,7 +93,7 @@ def read_plan(path: Path = PLAN) -> Plan:
     if not path.is_file():
         raise ConfigError(f"{path}: there is no plan yet", "slot 1 writes it: python -m studies.slots run 1")
     found = read_json(path)
-    return Plan(int(found["epochs"]), found["rates"], found["optimizers"], tuple(found["unresolved"]))
+    return Plan(int(found["epochs"]), found["rates"], found["optimizers"], tuple(found["unresolved"]), found["labels"])
 
 
 def order(slot: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What slot 1 chooses from its rows: each arm's rate, the epochs of all, and whether the paper's arm is dead."""
+"""What slot 1 chooses from its rows: each arm's rate, the epochs of all, and what stands in for B where it is dead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from collections.abc import Mapping, Sequence
 
 from dinoskip.errors import DataError
 from dinoskip.records import RecordedRow
-from studies.slots_arms import ARMS, CHOICE_BLOCKS, DEAD, LATE, RATES, SECOND_OPTIMIZER, Plan, optimizer, seed_of
+from studies.slots_arms import (
+    ARMS,
+    CHOICE_BLOCKS,
+    DEAD,
+    LABELS,
+    LATE,
+    PRINTED,
+    PRINTED_RATES,
+    RATES,
+    SECOND_OPTIMIZER,
+    Plan,
+    optimizer,
+    seed_of,
+)
 from studies.slots_rule import shares
 
 MIDDLE = RATES[len(RATES) // 2]
@@ -16,8 +29,8 @@ PROBED = ("voc_mini", "scenes")
 
 
 def network(arm: str, rate: float) -> str:
-    """Name of slot 1's network of an arm at a rate."""
-    return f"{ARMS[arm]}-{optimizer('adamw', rate)['label']}-s{seed_of(1)}"
+    """Name of slot 1's network of an arm, or of B0, at a rate."""
+    return f"{LABELS[arm]}-{optimizer('adamw', rate)['label']}-s{seed_of(1)}"
 
 
 def merit(entries: Sequence[RecordedRow]) -> float:
@@ -36,9 +49,9 @@ def merit(entries: Sequence[RecordedRow]) -> float:
 
 
 def tried(recorded: Sequence[RecordedRow], epochs: int) -> dict[str, dict[str, float]]:
-    """The merit of every arm at every rate that was measured."""
+    """The merit of every arm, and of B0, at every rate that was measured."""
     found: dict[str, dict[str, float]] = {}
-    for arm in ARMS:
+    for arm in LABELS:
         for rate in RATES:
             own = [e for e in recorded if e.row.model == network(arm, rate) and e.row.epoch == epochs]
             if math.isfinite(value := merit(own)):
@@ -46,10 +59,10 @@ def tried(recorded: Sequence[RecordedRow], epochs: int) -> dict[str, dict[str, f
     return found
 
 
-def dead(recorded: Sequence[RecordedRow], arm: str, epochs: int) -> bool:
-    """Whether most graphs of the late blocks are complete at every rate that was measured."""
+def dead(recorded: Sequence[RecordedRow], arm: str, epochs: int, rates: Sequence[float] = RATES) -> bool:
+    """Whether most graphs of the late blocks are complete at every one of the rates that was measured."""
     late = []
-    for rate in RATES:
+    for rate in rates:
         own = [e for e in recorded if e.row.model == network(arm, rate) and e.row.epoch == epochs]
         if found := [value for block, value in shares(own, "complete").items() if block in LATE]:
             late.append(statistics.mean(found))
@@ -74,7 +87,22 @@ def chosen(
         rates[arm] = max(RATES, key=lambda rate: merits[arm][f"{rate:g}"])
         if rates[arm] in (RATES[0], RATES[-1]):
             unresolved.append(arm)
+    labels = dict(ARMS)
     if dead(recorded, "B", epochs):
-        optimizers["B"], rates["B"] = SECOND_OPTIMIZER, MIDDLE
         unresolved = [arm for arm in unresolved if arm != "B"]
-    return Plan(length, rates, optimizers, unresolved)
+        if (rate := printed_rate(recorded, merits, epochs)) is not None:
+            labels["B"], rates["B"] = LABELS[PRINTED], rate
+        else:
+            optimizers["B"], rates["B"] = SECOND_OPTIMIZER, MIDDLE
+    return Plan(length, rates, optimizers, unresolved, labels)
+
+
+def printed_rate(
+    recorded: Sequence[RecordedRow], merits: Mapping[str, Mapping[str, float]], epochs: int
+) -> float | None:
+    """Return the better of B0's rates if its late blocks are not dead at it; None also where B0 was not measured."""
+    measured = [rate for rate in PRINTED_RATES if f"{rate:g}" in merits.get(PRINTED, {})]
+    if not measured:
+        return None
+    best = max(measured, key=lambda rate: merits[PRINTED][f"{rate:g}"])
+    return None if dead(recorded, PRINTED, epochs, [best]) else best

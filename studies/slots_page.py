@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.pages import folded, markdown_table
 from dinoskip.files import write_text
-from studies.slots_arms import ARMS, DEAD, LATE, RATES, RESULTS, SLOTS, WAITING
+from studies.slots_arms import ABOUT_PRINTED, ARMS, DEAD, LABELS, LATE, PRINTED, RATES, RESULTS, SLOTS
 from studies.slots_rows import Slot, read_slots
 from studies.slots_rule import (
     BASELINE,
@@ -28,6 +28,7 @@ ABOUT = {
     "A": "with skips",
     "B": "skipless, the paper's initialisation (alpha 1.8, beta 1, c 3)",
     "C": "skipless, heads that mix; skips annealed from 1 to 0 over 60 % of training",
+    PRINTED: "B without a factor before Q Kᵀ, as eqs. 3 and 11 are printed; in slot 1",
 }
 ALLOWED = {
     0: "Nothing is decided: no slot has been run.",
@@ -63,7 +64,7 @@ def page(slots: Sequence[Slot]) -> str:
         "",
         f"**{counted}.** {allowed(slots)} Below four slots nothing is decided.",
         "",
-        *arms(),
+        *arms(slots),
         *primary(slots),
         *rule(),
         *secondary(own),
@@ -74,9 +75,23 @@ def page(slots: Sequence[Slot]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def arms() -> list[str]:
-    """Return the table of the arms."""
-    return markdown_table(["arm", "network"], [[f"{arm}, *{label}*", ABOUT[arm]] for arm, label in ARMS.items()])
+def arms(slots: Sequence[Slot]) -> list[str]:
+    """Return the table of the arms, and whether B0 has taken B's place."""
+    table = markdown_table(["arm", "network"], [[f"{arm}, *{label}*", ABOUT[arm]] for arm, label in LABELS.items()])
+    if all(stands_for_b(slot.card) == "B" for slot in slots):
+        return table
+    late = f"{min(LATE)} to {max(LATE)}"
+    return [
+        *table,
+        f"**B is {PRINTED} in slots {min(SLOTS)} to {max(SLOTS)}**: in slot 1 B was dead at every rate (more than "
+        f"{100 * DEAD:.0f} % complete graphs in blocks {late}), {PRINTED} was not.",
+        "",
+    ]
+
+
+def stands_for_b(card: Mapping[str, Any]) -> str:
+    """Return which network a slot's card has in B's place: B, or B0."""
+    return PRINTED if card.get("labels", ARMS)["B"] == LABELS[PRINTED] else "B"
 
 
 def primary(slots: Sequence[Slot]) -> list[str]:
@@ -110,7 +125,7 @@ def rule() -> list[str]:
             "Differences that are found with 80 % power, CorLoc / mIoU in points:",
             "",
             *markdown_table(["seeds", "first of four tests", "a single test"], [list(row) for row in NEEDED]),
-            WAITING,
+            ABOUT_PRINTED,
             "",
         ],
     )
@@ -136,7 +151,7 @@ def alive(slots: Sequence[Slot]) -> list[str]:
     """Return complete and degenerate graphs, likeness of tokens and share of position, by block, fresh and trained."""
     lines: dict[str, list[Mapping[int, float]]] = {}
     for slot in slots:
-        for arm in ARMS:
+        for arm in slot.card["networks"]:
             for trained in (False, True):
                 entries, when = slot.of(arm, trained=trained), "trained" if trained else "fresh"
                 for field in ("complete", "degenerate"):
@@ -144,7 +159,7 @@ def alive(slots: Sequence[Slot]) -> list[str]:
                         lines.setdefault(f"{arm}, {when}: {field} graphs, %", []).append(by_block)
         for row in slot.look:
             network, _, epoch = row["network"].partition(" ")
-            found = [arm for arm, label in ARMS.items() if network.partition("-")[0] == label]
+            found = [arm for arm, name in slot.card["networks"].items() if name == network]
             values = {int(key): float(value) for key, value in row.items() if key.isdigit()}
             name = f"{found[0] if found else network}, {'fresh' if epoch == 'ep0' else 'trained'}: {row['measure']}"
             lines.setdefault(name, []).append(values)
@@ -172,8 +187,11 @@ def choice(slots: Sequence[Slot]) -> list[str]:
     if not cards:
         return []
     card, rows = cards[0], []
+    rates = dict(card["rates"])
+    if stands_for_b(card) == PRINTED:
+        rates[PRINTED] = rates.pop("B")
     for arm, by_rate in card.get("tried", {}).items():
-        chosen = card["rates"][arm]
+        chosen = rates.get(arm)
         cells = [_chosen(by_rate.get(f"{rate:g}"), bold=rate == chosen) for rate in RATES]
         rows.append([arm, *cells, "yes" if arm in card["unresolved"] else ""])
     late = f"{min(LATE)} to {max(LATE)}"

@@ -29,20 +29,28 @@ class MethodConfig(Config):
         return generator(model, self, seed)
 
 
-class TruncNormalInit(Config):
-    """timm's and DINO's default, see :func:`dinoskip.init.trunc_normal_`."""
-
-    name: Literal["trunc_normal"] = "trunc_normal"
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """Nothing: the default, which fills what a method leaves, assigns all of it."""
-        return iter(())
-
-
 Noise = Literal["normal", "uniform"]
 Draw = Literal["svd", "haar"]
 Heads = Literal["top", "split"]
+Scale = Literal["head", "none", "width"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 MlpInit = Literal["suo", "orthogonal", "default"]
+
+
+class TruncNormalInit(Config):
+    """timm's and DINO's default, see :func:`dinoskip.init.trunc_normal_`; MLPs may start as those of ``skipless``."""
+
+    name: Literal["trunc_normal"] = "trunc_normal"
+    mlp: Annotated[MlpInit, OmitDefaultFromKey()] = Field(
+        "default", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled"
+    )
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """The MLPs that do not start by the default; it fills what a method leaves, here all else."""
+        if self.mlp == "default":
+            return iter(())
+        generator: Callable[..., Assignments] = implementation("dinoskip.init.skipless:mlp_tensors")
+        return generator(model, self.mlp, seed, "trunc_normal")
 
 
 class SkiplessInit(MethodConfig):
@@ -59,6 +67,9 @@ class SkiplessInit(MethodConfig):
     heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
     mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
     noise: Noise = Field("normal", description="distribution of the noise")
+    scale: Annotated[Scale, OmitDefaultFromKey()] = Field(
+        "head", description="factor on Q K^T at the start; head: 1/sqrt(width/heads), none: 1, width: 1/sqrt(width)"
+    )
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -19,9 +19,9 @@ from dinoskip.init.assign import (
     skip_weights,
     zeros,
 )
-from dinoskip.init.config import Draw, MlpInit, Noise, SkiplessInit
+from dinoskip.init.config import Draw, MlpInit, Noise, Scale, SkiplessInit
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
-from dinoskip.models.attention_sites import Mlp, write
+from dinoskip.models.attention_sites import write
 from dinoskip.randomness import torch_rng
 
 BETA_EXPONENT = math.log2(1 / 0.6)
@@ -38,11 +38,22 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
       ``beta_width`` is the width that ``beta`` is for: at width D it is beta (beta_width / D)^log₂(1/0.6), which makes
       ViT-S's 1 ViT-B's 0.6, and 2.25 at width 128. That narrower networks need more of it is **ours**: their logits
       are smaller, and with beta 1 the late tokens of a fresh network of width 128 are alike.
+    * ``scale`` is the factor on Q Kᵀ in the fresh network: "head", the 1/√dh of every attention module; "none", the 1
+      of the paper's equations (3, 11, 14 to 20); "width", the 1/√D that the quantisation paper prints. Attention
+      divides by √dh in every case: the quotient, :func:`folded_scale`, is a factor on W^Q and W^K, so that the module,
+      fused attention, exports and foreign readers of the weights compute the same function.
     * W^V = c·U, W^O = c·Vᵀ with U, V Haar-orthogonal, one draw a layer over all heads, so W^V W^O is c² times an
       orthogonal matrix: condition number 1. ``draw="svd"``, to the letter, takes U and V from the singular vectors of
       one Gaussian matrix: the same distribution of U Vᵀ, at twice the time. ``c`` may be a pair (c_v, c_o).
     * MLP: scale-corrected uniform orthogonal ("suo"), the same without the factor ("orthogonal"), or weights left as
       they are ("default").
+
+    That ``scale`` is folded is not neutral in training. With g its factor on W^Q and W^K (2.83 for "none", .64 for
+    "width" at dh 64, D 384) the gradient of W^Q is 1/g of that with the factor in the attention. A step of Adam, SOAP
+    or Muon, which does not depend on the gradient's size, moves the logits by 1/g as much, and one of SGD by 1/g².
+    Decoupled weight decay shrinks logits by the same share either way, but at the size where decay and steps of such an
+    optimizer balance they have the factor 1/√dh again. "none" is thus the paper's equations at the start, not a
+    network that keeps the factor 1. The authors' public code divides by √dh.
 
     All biases of these four layers become zero; everything else is left as it is. Drawn in float64 on the CPU from
     ``seed`` and the layers' names, cast last. Defaults are the paper's for ViT-S; ViT-B: alpha 2, beta 0.6.
@@ -60,14 +71,23 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
         noisy = noisy_identity(dim, alpha, beta * share, settings.noise, seed, name)
         query, key = query_key_factors(dim, heads, noisy, split=settings.heads == "split")
         value, output = _rotations(dim, settings.draw, seed, name)
-        yield from attention_tensors(attention, query, key, c_v * value, c_o * output, parameters)
+        fold = folded_scale(settings.scale, dim, heads)
+        yield from attention_tensors(attention, fold * query, fold * key, c_v * value, c_o * output, parameters)
         yield from zeros(model, (*attention.input_biases, attention.output.bias))
-    for mlp in mlps_for(model, "skipless_"):
-        yield from _mlp_tensors(mlp, settings.mlp, seed, parameters)
-        yield from zeros(model, (mlp.first.bias, mlp.last.bias))
+    yield from mlp_tensors(model, settings.mlp, seed, "skipless_")
 
 
 skipless_ = in_place(skipless_tensors, SkiplessInit, positional=("alpha", "beta", "c"))
+
+
+def folded_scale(scale: Scale, dim: int, num_heads: int) -> float:
+    """Factor on W^Q and on W^K that makes attention's 1/√dh (dh = ``dim`` / ``num_heads``) the factor ``scale``.
+
+    Its square is the quotient of the two: 1 for "head", √dh for "none", √(dh/D) for "width".
+    """
+    head_dim = dim // num_heads
+    squares = {"head": 1.0, "none": math.sqrt(head_dim), "width": math.sqrt(head_dim / dim)}
+    return math.sqrt(squares[scale])
 
 
 def noisy_identity(
@@ -107,11 +127,15 @@ def _rotations(dim: int, draw: Draw, seed: int, name: str) -> tuple[Tensor, Tens
     return u, vh
 
 
-def _mlp_tensors(mlp: Mlp, how: MlpInit, seed: int, parameters: Mapping[str, Tensor]) -> Assignments:
-    if how == "default":
-        return
-    fill = scaled_uniform_orthogonal_ if how == "suo" else haar_
-    for factor in (mlp.first, mlp.last):
-        weight = torch.empty(factor.shape, dtype=torch.float64)
-        fill(weight, torch_rng(seed, "init", factor.name.removesuffix(".weight")))
-        yield from write({factor: weight}, parameters)
+def mlp_tensors(model: nn.Module, how: MlpInit, seed: int, method: str) -> Assignments:
+    """fc1 and fc2 of every MLP, which ``how`` = "default" leaves out, and zeros for their biases.
+
+    :class:`ConfigError` that names ``method`` for an MLP with a gate.
+    """
+    parameters, fill = dict(model.named_parameters()), scaled_uniform_orthogonal_ if how == "suo" else haar_
+    for mlp in mlps_for(model, method):
+        for factor in (mlp.first, mlp.last) if how != "default" else ():
+            weight = torch.empty(factor.shape, dtype=torch.float64)
+            fill(weight, torch_rng(seed, "init", factor.name.removesuffix(".weight")))
+            yield from write({factor: weight}, parameters)
+        yield from zeros(model, (mlp.first.bias, mlp.last.bias))

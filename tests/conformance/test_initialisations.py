@@ -34,6 +34,7 @@ INITS: dict[str, Any] = {
     "skipless split": SkiplessInit(heads="split", mlp="orthogonal"),
     "skipless uniform": SkiplessInit(noise="uniform", mlp="default", c=(1.0, 2.0)),
     "skipless svd": SkiplessInit(draw="svd"),
+    "skipless by width": SkiplessInit(scale="width"),
     "mimetic": MimeticInit(),
     "conditioned": ConditionedInit(v="blocked"),
     "residual_free": ResidualFreeInit(beta=1.1),

@@ -13,7 +13,7 @@ COUNTS = [
     ("dense", "saliency", 4), ("dense", "depth", 0), ("dense", "depthhead", 0), ("dense", "video", 0),
     ("dense", "jf", 0), ("dense", "pck", 0), ("next", "readpoint", 7), ("miou", None, 0),
     ("meaning", "areas", 0), ("meaning", "cells", 0),
-    ("meaning", "degenerate", 0), ("meaning", "posremove", 0),
+    ("meaning", "degenerate", 0), ("meaning", "posremove", 0), ("meaning", "readings", 4),
 ]  # fmt: skip
 """Folder, task, and how many cases, 0 for some."""
 

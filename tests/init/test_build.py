@@ -9,7 +9,7 @@ import torch
 from timm.layers import DropPath
 from torch import nn
 
-from dinoskip.config import RawConfig, dump, validate
+from dinoskip.config import RawConfig, dump, settings_for_key, validate
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.init.assign import assign
@@ -142,3 +142,22 @@ def test_the_default_can_be_asked_for_with_a_warning(caplog: pytest.LogCaptureFi
             config = validate(ModelConfig, RawConfig(other))
             assert init_for_skipless(config) == config
         assert not caplog.records
+
+
+@pytest.mark.parametrize(("how", "gains"), [("suo", (2.0, 1.0)), ("orthogonal", (1.0, 1.0))])
+@torch.no_grad()
+def test_mlps_of_a_default_start_may_be_those_of_the_skipless_one(how: str, gains: tuple[float, float]) -> None:
+    """Table 1's plain skipless rows may have them: the paper does not say. Attention and all else start as before."""
+    config = ModelConfig(**TINY, skip=False, init=TruncNormalInit(mlp=how))  # type: ignore[arg-type]
+    state, plain = (build_model(one, 3).state_dict() for one in (config, ModelConfig(**TINY, skip=False)))
+    ours = build_model(ModelConfig(**TINY, skip=False, init=SkiplessInit(mlp=how)), 3).state_dict()  # type: ignore[arg-type]
+    for name, tensor in state.items():
+        assert torch.equal(tensor, (ours if ".mlp." in name else plain)[name]), name
+    for layer, gain in zip(("fc1", "fc2"), gains, strict=True):
+        values = torch.linalg.svdvals(state[f"blocks.1.mlp.{layer}.weight"].double())
+        assert torch.allclose(values, torch.tensor(gain, dtype=torch.float64), atol=1e-5)
+
+
+def test_the_default_mlp_is_not_in_keys() -> None:
+    assert settings_for_key(TruncNormalInit()) == {"name": "trunc_normal"}
+    assert settings_for_key(TruncNormalInit(mlp="suo")) == {"name": "trunc_normal", "mlp": "suo"}

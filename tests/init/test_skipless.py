@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -14,9 +15,9 @@ from dinoskip.config import settings_for_key
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, skipless_
-from dinoskip.init.config import SkiplessInit
+from dinoskip.init.config import SCALES, Scale, SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix
-from dinoskip.init.skipless import noisy_identity, query_key_factors
+from dinoskip.init.skipless import folded_scale, noisy_identity, query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
@@ -172,3 +173,68 @@ def test_beta_width_is_recorded_where_it_is_set() -> None:
     plain, scaled = SkiplessInit(), SkiplessInit(beta_width=384)
     assert "beta_width" not in settings_for_key(plain)
     assert settings_for_key(scaled)["beta_width"] == 384
+
+
+# --- the factor before Q Kᵀ --------------------------------------------------------------------------
+
+FACTORS: dict[Scale, float] = {"head": 16**-0.5, "none": 1.0, "width": 48**-0.5}
+"""Of the logits of three heads of width 16."""
+
+
+def of_scale(scale: Scale, **options: Any) -> Any:
+    model = create_model("vit_tiny_patch16", skip=False, depth=1, img_size=32, embed_dim=48, num_heads=3).double()
+    skipless_(model, scale=scale, seed=3, **options)
+    return model.blocks[0].attn
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("fused", [True, False])
+def test_any_plain_attention_computes_with_the_scale(scale: Scale, fused: bool) -> None:
+    """The start's logits are the scale times x M_i xᵀ, M_i of the scale "head", by attention that divides by √dh."""
+    ours, plain = of_scale(scale), timm.models.vision_transformer.Attention(48, 3, qkv_bias=True).double()
+    plain.load_state_dict(ours.state_dict())
+    plain.fused_attn = fused
+    query, key, value, output = head_factors(of_scale("head"))
+    x = torch.randn(2, 9, 48, dtype=torch.float64, generator=torch_rng(0, "tokens"))
+    logits = FACTORS[scale] * torch.einsum("bnd,hde,hce,bmc->bhnm", x, query, key, x)
+    mixed = logits.softmax(-1) @ (x @ value).reshape(2, 9, 3, 16).transpose(1, 2)
+    expected = mixed.transpose(1, 2).flatten(2) @ output
+    torch.testing.assert_close(plain(x), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(ours(x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_values_and_outputs_are_those_of_any_scale(scale: Scale) -> None:
+    state, head = of_scale(scale).state_dict(), of_scale("head").state_dict()
+    assert torch.equal(state["qkv.weight"][96:], head["qkv.weight"][96:])
+    assert all(torch.equal(state[name], head[name]) for name in state if name != "qkv.weight")
+    ratio = (FACTORS[scale] / FACTORS["head"]) ** 0.5
+    assert folded_scale(scale, 48, 3) == pytest.approx(ratio, rel=1e-12)
+    torch.testing.assert_close(state["qkv.weight"][:96], ratio * head["qkv.weight"][:96], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_an_optimizer_sees_of_a_folded_scale(scale: Scale) -> None:
+    """The gradient of W^Q is 1/g of that with the factor in the attention, its logits' change by a fixed step, too."""
+    g, factor = folded_scale(scale, 48, 3), FACTORS[scale]
+    x = torch.randn(9, 48, dtype=torch.float64, generator=torch_rng(1, "tokens"))
+    target = torch.randn(9, 9, dtype=torch.float64, generator=torch_rng(2, "target"))
+    step = torch.randn(48, 16, dtype=torch.float64, generator=torch_rng(3, "step"))
+    gradients, changes = [], []
+    for attention, before in ((of_scale(scale), 16**-0.5), (of_scale("head"), factor)):
+        query, key, _, _ = head_factors(attention)
+        first = query[0].clone().requires_grad_()
+        logits = before * (x @ first) @ (x @ key[0]).T
+        gradients += torch.autograd.grad((logits.softmax(-1) * target).sum(), first)
+        changes.append(before * (x @ step) @ (x @ key[0]).T)
+    torch.testing.assert_close(gradients[0], gradients[1] / g, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(changes[0], changes[1] / g, rtol=1e-9, atol=1e-12)
+
+
+def test_scale_is_recorded_where_it_is_set() -> None:
+    """Trainings that were made before there was the setting keep their keys."""
+    assert "scale" not in settings_for_key(SkiplessInit())
+    assert settings_for_key(SkiplessInit(scale="none"))["scale"] == "none"
+    assert inspect.signature(skipless_).parameters["scale"].default == "head"
+    with pytest.raises(ConfigError, match="scale: 'one' is none of head, none, width"):
+        skipless_(create_model("vit_tiny_patch16", depth=1, img_size=32), scale="one")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from dinoskip.pipeline.study import study_of
 from dinoskip.records import RecordedRow
 from studies import slots, slots_arms, slots_first
 from studies.slots import Commands, Place, first, later, main
-from studies.slots_arms import ARMS, RATES, SLOTS, Plan, epochs_in, order, read_plan
+from studies.slots_arms import ARMS, PRINTED, RATES, SLOTS, Plan, epochs_in, order, read_plan
 from studies.slots_rows import read_slots
 from tests.helpers.slots import entries
 
@@ -115,6 +115,51 @@ def test_a_dead_arm_is_trained_with_the_other_optimizer_at_the_middle_rate() -> 
     assert plan.variant("B", 2) == "paper-soap0.0005-s2"
 
 
+def printed(shares: dict[float, float], levels: dict[float, float]) -> list[RecordedRow]:
+    """Rows of B0 at its rates: complete graphs and score of each."""
+    rng, found = np.random.default_rng(1), list[RecordedRow]()
+    for rate, share in shares.items():
+        for entry in entries(slots_first.network(PRINTED, rate), 20, {"P1": 0.5, "P2": levels[rate]}, rng):
+            given = entry.row.complete is not None
+            found.append(replace(entry, row=replace(entry.row, complete=share) if given else entry.row))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("b_is_dead", "shares", "levels", "expected"),
+    [
+        (0.9, (0.1, 0.1), (0.3, 0.4), ("printed", 5e-4, "adamw")),
+        (0.9, (0.1, 0.1), (0.4, 0.3), ("printed", 1e-4, "adamw")),
+        (0.9, (0.1, 0.9), (0.3, 0.4), ("paper", 5e-4, "soap")),  # at the better of its rates it is dead, too
+        (0.9, (0.9, 0.1), (0.3, 0.4), ("printed", 5e-4, "adamw")),
+        (0.1, (0.1, 0.1), (0.9, 0.9), ("paper", 1e-4, "adamw")),  # B is alive, however good B0 is
+        (0.9, (), (), ("paper", 5e-4, "soap")),  # B0 was cut
+    ],
+)
+def test_b0_takes_the_place_of_a_dead_b_where_it_is_alive(
+    b_is_dead: float, shares: tuple[float, ...], levels: tuple[float, ...], expected: tuple[str, float, str]
+) -> None:
+    assert slots_arms.PRINTED_RATES == (1e-4, 5e-4)
+    of_b0 = (dict(zip(slots_arms.PRINTED_RATES, values, strict=False)) for values in (shares, levels))
+    recorded = [*rated({"A": 5e-4, "B": 1e-4, "C": 5e-4}, dead=b_is_dead), *printed(*of_b0)]
+    merits = slots_first.tried(recorded, 20)
+    assert len(merits.get(PRINTED, {})) == len(shares)
+    plan = slots_first.chosen(recorded, merits, 20, 94)
+    label, rate, optimizer = expected
+    assert (plan.labels["B"], plan.rates["B"], plan.optimizers["B"]) == expected
+    assert plan.unresolved == ([] if b_is_dead > 0.5 else ["B"])
+    assert plan.variant("B", 2) == f"{label}-{optimizer}{rate:g}-s2"
+    assert plan.variant("A", 2) == "skip-adamw0.0005-s2"
+
+
+def test_slots_with_b0_train_it_as_arm_b(tmp_path: Path) -> None:
+    plan = Plan(90, {"A": 5e-4, "B": 1e-4, "C": 5e-4}, labels={**ARMS, "B": "printed"})
+    plan.write(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan
+    _, networks = later(Commands(3, place(tmp_path)), plan)
+    assert networks.names[list(ARMS).index("B")] == "printed-adamw0.0001-s3"
+
+
 def test_no_rate_is_chosen_of_an_arm_that_was_not_measured_at_all_of_them() -> None:
     recorded = [e for e in rated(dict.fromkeys(ARMS, 5e-4)) if e.row.model != slots_first.network("C", 2e-3)]
     with pytest.raises(DataError, match=r"C .*0\.002"):
@@ -160,6 +205,7 @@ def test_both_kinds_of_slots_run_at_toy_size_to_their_page(tmp_path: Path, monke
         assert set(states.values()) == {"done"}, states
         assert all(one.of(arm) and one.of(arm, trained=False) for arm in ARMS)
         assert one.look
+    assert every[0].of(PRINTED), "slot 1 trains B0"
     with tarfile.open(tmp_path / "out" / "slot2.tar.gz") as stream:
         assert "slot2/pca.png" in stream.getnames()
     assert json.loads((results / "plan.json").read_text())["epochs"] == 2

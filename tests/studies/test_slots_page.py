@@ -42,6 +42,21 @@ def test_the_rule_is_applied_with_five_seeds_and_slot_1_shows_its_choice() -> No
     assert "A, fresh: complete graphs, %" in text
 
 
+def test_the_page_says_that_b0_took_the_place_of_b() -> None:
+    tried = {arm: {"0.0001": 20.0, "0.0005": 30.0} for arm in ("A", "B", "B0", "C")}
+    choice = {"tried": tried, "epochs_chosen": 90, "rates": {"A": 5e-4, "B": 1e-4, "C": 5e-4}}
+    replaced, kept = (
+        page([slot(1, LEVELS, **choice, labels={"A": "skip", "B": label, "C": "annealed"})])
+        for label in ("printed", "paper")
+    )
+    assert "**B is B0 in slots 2 to 6**" in replaced
+    assert "| B0 | **20.0** | 30.0 |  |  |" in replaced
+    assert "| B | 20.0 | 30.0 |  |  |" in replaced
+    assert "B is B0" not in kept
+    assert "| B | **20.0** | 30.0 |  |  |" in kept
+    assert "| B0 | 20.0 | 30.0 |  |  |" in kept
+
+
 def test_what_was_cut_is_said() -> None:
     pieces = {"evaluate": {"state": "done", "seconds": 80.0}, "starts": {"state": "cut: 3 s were left", "seconds": 0.0}}
     assert "| starts |" in page([slot(2, LEVELS, pieces=pieces)])
