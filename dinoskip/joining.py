@@ -258,11 +258,25 @@ def _come(meeting: Meeting, me: Member, number: int, until: _Deadline) -> dist.S
             _say(door, {"member": said, "stranger": True})
         raise _other_job(me, main, place)
     arrival = _say(door, {"member": said, "differences": me.differences(main)})
-    verdict = _taken(me, place) if door.check(["closed"]) else _wait(door, f"verdict/{arrival}", until)
+    verdict = _answer(door, arrival, _Deadline(until.left + LAST))  # rank 0 says who has not come
     door.set(f"read/{arrival}", "")
+    if verdict is None:
+        raise ConfigError(_taken(me, place))
     if verdict:
         raise ConfigError(verdict)
     return door
+
+
+def _answer(door: dist.Store, arrival: int, until: _Deadline) -> str | None:
+    """What rank 0 says of an arrival: nothing if all is well; None if it had ended to listen before."""
+    while True:
+        try:
+            return _wait(door, f"verdict/{arrival}", _Deadline(min(SLICE, until.left)))
+        except dist.DistStoreError:
+            if door.check(["closed"]) and arrival > int(door.get("closed")):
+                return None
+            if not until.left:
+                raise
 
 
 def _found(meeting: Meeting, me: Member, number: int, until: _Deadline) -> tuple[dist.Store, Member, str]:
@@ -318,11 +332,9 @@ def _admit(door: dist.Store, me: Member, until: _Deadline, place: str) -> None:
             arrivals[other.rank] = number
             if said["differences"] and not verdict:
                 verdict, until = _disagreement(other, said["differences"]), _Deadline(min(LAST, until.left))
-    door.set("closed", "")
+    door.set("closed", str(number))  # whoever comes later has that from it
     for arrival in arrivals.values():
         door.set(f"verdict/{arrival}", verdict)
-    for late in range(number + 1, door.add("arrivals", 0) + 1):  # it came while the last one was let in
-        door.set(f"verdict/{late}", f"another process has joined as this rank already, at {place}")
     if verdict:
         with suppress(RuntimeError):  # the store ends with this process: they must have read it
             for arrival in arrivals.values():

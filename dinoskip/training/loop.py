@@ -226,6 +226,7 @@ class _Loop:
             Progress("train", self.total, "step", start=step, show=self.here.is_main) as progress,
             closing(self._journal(step)) as self.journal,
         ):
+            self.note(step, "beginning the first step", self.config.rank_patience)
             for epoch in range(step // self.epoch_steps, self.config.epochs):
                 done = step - epoch * self.epoch_steps
                 batches = self.loader.epoch(epoch, start_step=done)
