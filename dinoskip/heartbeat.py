@@ -10,7 +10,7 @@ These signs come from a thread, which goes on where the main thread hangs. So th
 has noted what it does: its progress. Rank 0 watches everybody's, its own too. All ranks note the same things in the
 same order, so the one that has noted least is the one that the others wait for; it is lost once its action has lasted
 longer than the bound, than the patience that was asked for it, and than twice the longest such action of this rank
-before.
+before. After rank 0 has left, every rank watches its own progress.
 
 Torch's own timeouts are left what they cover: the waits while ranks join (of the store), and, as the last resort, a
 collective that takes half an hour (of the process group). They name no rank, and NCCL's ends the process by a signal.
@@ -87,12 +87,12 @@ class _Peer:
 
     def silent(self, bound: float) -> bool:
         """Whether it has given no sign of life for ``bound`` seconds, and for a few at its own pace."""
-        return self.missed >= max(bound, SLOWEST * self.state()["interval"])
+        return bool(self.missed >= max(bound, SLOWEST * self.state()["interval"]))
 
     def overdue(self, bound: float) -> bool:
         """Whether its action has lasted longer than any such action may."""
         state = self.state()
-        return self.still > max(bound, state["patience"], 2 * self.longest.get(state["action"], 0.0))
+        return bool(self.still > max(bound, state["patience"], 2 * self.longest.get(state["action"], 0.0)))
 
     def describe(self, rank: int) -> str:
         """Who it is and what it did last."""
@@ -119,7 +119,8 @@ class Heartbeat:
 
     def __init__(self, rank: int, size: int, store: dist.Store, seconds: float) -> None:
         self.rank, self.size = rank, size
-        self._bound, self._lost, self._interval = BOUND, leave, INTERVAL
+        self._bound, self._interval = BOUND, INTERVAL
+        self._lost: Callable[[str], None] = leave
         self._state: dict[str, Any] = {
             "host": socket.gethostname(), "pid": os.getpid(), "step": 0, "action": "connecting to the other ranks",
             "progress": 0, "patience": seconds, "interval": self._interval,
@@ -205,9 +206,13 @@ class Heartbeat:
                     self._tell_lost(line)
 
     def _watch(self) -> None:
-        """End this process where a rank has been silent for the whole bound."""
+        """End this process where a rank has been silent for the bound, or where it hangs and rank 0 has left."""
+        own = _Peer(json.dumps(self._state))
         while not self._stop.wait(interval := self._interval):
             self._unanswered += interval  # since the store answered last
+            own.update(json.dumps(self._state), interval)
+            if self.rank and "left" in self._peers[0].state() and own.overdue(self._bound):
+                self._leave(f"{own.describe(self.rank)}; no progress for {own.still:.0f} s, and rank 0 has left")
             for rank, peer in self._peers.items():
                 if rank == self.rank or "left" in peer.state():
                     continue

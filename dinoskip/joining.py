@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -198,13 +198,17 @@ def _door(store: dist.Store, number: int) -> dist.Store:
 
 
 def _read(text: str) -> Member:
-    return Member(**json.loads(text))
+    """A member from what it says; ValueError for what other versions of this program say."""
+    try:
+        return Member(**json.loads(text))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _other_job(me: Member, other: Member | None, place: str) -> ConfigError:
     whose = "another program" if other is None else f"another job: {other.of}; {other.who}"
     return ConfigError(
-        f"rank {me.rank} of {me.size} of {me.of}: at {place} is {whose}",
+        f"rank {me.rank} is not let in: at {place} is {whose}; its own job is {me.of}",
         "give each job a MASTER_PORT of its own, or start it with torchrun --standalone or srun, which choose one",
     )
 
@@ -252,12 +256,11 @@ def _open_door(meeting: Meeting, me: Member, number: int, until: _Deadline) -> d
 def _come(meeting: Meeting, me: Member, number: int, until: _Deadline) -> dist.Store:
     """:func:`join` on the other ranks."""
     door, main, place = _found(meeting, me, number, until)
-    said = asdict(me) | {"settings": {}}
     if not main.same_job(me):
         with suppress(RuntimeError):
-            _say(door, {"member": said, "stranger": True})
+            _say(door, me, stranger=True)
         raise _other_job(me, main, place)
-    arrival = _say(door, {"member": said, "differences": me.differences(main)})
+    arrival = _say(door, me, differences=me.differences(main))
     verdict = _answer(door, arrival, _Deadline(until.left + LAST))  # rank 0 says who has not come
     door.set(f"read/{arrival}", "")
     if verdict is None:
@@ -294,7 +297,9 @@ def _found(meeting: Meeting, me: Member, number: int, until: _Deadline) -> tuple
 
 def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Store, Member] | None:
     """The store at a port, and who opened it; None where there is none, or where it says nothing of a job."""
-    with suppress(OSError, dist.DistError):  # a store may also be that of a training before, which is being closed
+    with suppress(
+        OSError, ValueError, dist.DistError
+    ):  # a store may also be that of a training before, which is being closed
         socket.create_connection((host, port), timeout=KNOCK).close()
         store = _client(host, port)
         if store is not None:
@@ -303,10 +308,11 @@ def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Sto
     return None
 
 
-def _say(door: dist.Store, content: Mapping[str, Any]) -> int:
-    """Say something to rank 0; the number under which it answers."""
+def _say(door: dist.Store, me: Member, *, stranger: bool = False, differences: Sequence[str] = ()) -> int:
+    """Tell rank 0 who has come; the number under which it answers."""
     arrival = door.add("arrivals", 1)
-    door.set(f"arrival/{arrival}", json.dumps(dict(content)))
+    member = json.dumps(asdict(me) | {"settings": {}})
+    door.set(f"arrival/{arrival}", json.dumps({"member": member, "stranger": stranger, "differences": [*differences]}))
     return arrival
 
 
@@ -322,8 +328,8 @@ def _admit(door: dist.Store, me: Member, until: _Deadline, place: str) -> None:
             missing = [rank for rank in range(1, me.size) if rank not in arrivals]
             verdict = verdict or _absent(missing, me, asked, place)
             break
-        other = _read(json.dumps(said["member"]))
-        if said.get("stranger"):
+        other = _read(said["member"])
+        if said["stranger"]:
             log.warning("refused %s at %s: it is of another job (%s)", other.who, place, other.of)
         elif other.rank in arrivals:
             log.warning("refused %s at %s: that rank has joined already", other.who, place)

@@ -118,6 +118,7 @@ def train(
             if training.start is not None:
                 note(0, "first weights", PREPARING * config.rank_patience)
                 begin_with(training.objective, training.start)
+            note(0, "sharing the networks among ranks", config.rank_patience)
             return _Loop(job, training, here, run, signals, observer, note).run()
 
 

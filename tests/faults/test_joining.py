@@ -94,7 +94,7 @@ def test_three_jobs_at_one_port_are_one_that_trains_and_two_that_are_refused(ima
             continue
         assert not (tmp_path / f"run{number + 1}").exists()
         for log in logs[2 * number : 2 * number + 2]:
-            assert f"run{number + 1}, 2 ranks" in told(log)
+            assert f"its own job is output {tmp_path}/run{number + 1}, 2 ranks" in told(log)
             assert "is another job: " in told(log)
 
 
