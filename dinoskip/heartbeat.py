@@ -125,7 +125,7 @@ class Heartbeat:
             "host": socket.gethostname(), "pid": os.getpid(), "step": 0, "action": "connecting to the other ranks",
             "progress": 0, "patience": seconds, "interval": self._interval,
         }  # fmt: skip
-        self._beats, self._unanswered = 0, 0.0
+        self._beats, self._unanswered, self._gone = 0, 0.0, False
         self._failure: DinoskipError | None = None
         self._stop, self._leaving = threading.Event(), threading.Lock()
         self._store = store.clone()
@@ -170,8 +170,12 @@ class Heartbeat:
         ended = self._explain()
         if ended is None:
             return None
-        if ended.with_error:
-            self._failure = DinoskipError(ended.line, "see what it said; run the same command again to continue")
+        hint = "see what it said; run the same command again to continue"
+        if self._lost is leave:  # no training: there is no checkpoint that stands
+            text = "another process of this job has ended before its work was done"
+            self._failure = DinoskipError(f"{text}: {ended.line}", hint)
+        elif ended.with_error:
+            self._failure = DinoskipError(ended.line, hint)
         else:
             self._failure = RankLost(ended.line)
         return self._failure
@@ -181,8 +185,9 @@ class Heartbeat:
         together = error is None or isinstance(error, Preempted | Interrupted | KeyboardInterrupt)
         self._state = self._state | {"left": "" if together else str(error).partition("\n")[0] or type(error).__name__}
         self._stop.set()
-        with suppress(RuntimeError):  # the store may have gone with rank 0
-            self._tell()
+        if not self._gone:
+            with suppress(RuntimeError):  # the store may have gone with rank 0
+                self._tell()
         if self.rank == 0 and not together:
             time.sleep(2 * self._interval)  # the store may end with this process: the others must have read it
 
@@ -190,11 +195,20 @@ class Heartbeat:
         self._beats += 1
         self._store.set(_key(self.rank), json.dumps({"beat": self._beats, **self._state}))
 
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Note that the store's connection is broken: it stays so, and torch would print where at every try."""
+        try:
+            yield
+        except dist.DistNetworkError:
+            self._gone = True
+            raise
+
     def _exchange(self) -> None:
         """Tell and look, once an interval. A store that does not answer is rank 0's silence; see :meth:`_watch`."""
         ranks = list(self._peers)
-        while not self._stop.wait(interval := self._interval):
-            with suppress(RuntimeError):
+        while not self._gone and not self._stop.wait(interval := self._interval):
+            with suppress(RuntimeError), self._connected():
                 self._tell()
                 texts = self._store.multi_get([_key(rank) for rank in ranks])
                 for rank, text in zip(ranks, texts, strict=True):
@@ -268,8 +282,11 @@ class Heartbeat:
         return None
 
     def _read(self, ranks: list[int]) -> dict[int, _Peer] | None:
+        if self._gone:
+            return None
         try:
-            texts = self._store.multi_get([_key(rank) for rank in ranks])
+            with self._connected():
+                texts = self._store.multi_get([_key(rank) for rank in ranks])
         except RuntimeError:
             return None
         return {rank: _Peer(text.decode()) for rank, text in zip(ranks, texts, strict=True)}
