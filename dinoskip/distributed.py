@@ -23,7 +23,7 @@ from dinoskip.console import log
 from dinoskip.environment import gpu_problem
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost, first_line
 from dinoskip.heartbeat import BOUND, IDLE, Heartbeat, ProgressCallback, no_progress
-from dinoskip.joining import Meeting, Member, job_token, join, member, ports_of
+from dinoskip.joining import Meeting, RankIdentity, job_token, join, ports_of, this_rank
 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
@@ -180,7 +180,7 @@ def world(device: str = "auto", settings: Mapping[str, Any] | None = None, outpu
     if size == 1 or dist.is_initialized():
         yield here
         return
-    life = _life = _join(here, meeting, member(rank, size, {"device": chosen.type, **(settings or {})}, output))
+    life = _life = _join(here, meeting, this_rank(rank, size, {"device": chosen.type, **(settings or {})}, output))
     together = False
     try:
         with life.watched(BOUND):
@@ -219,7 +219,7 @@ def watched(bound: float, lost: Callable[[str], None] | None = None) -> Iterator
         yield note
 
 
-def _join(here: World, meeting: Meeting, me: Member) -> Heartbeat:
+def _join(here: World, meeting: Meeting, me: RankIdentity) -> Heartbeat:
     """Meet the other ranks, begin to give signs of life, and make torch's process group."""
     store = join(meeting, me, JOIN.total_seconds())
     nccl = here.device.type == "cuda"

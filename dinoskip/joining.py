@@ -56,7 +56,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Member:
+class RankIdentity:
     """What a process says of itself. ``settings``: by key; only rank 0's are sent."""
 
     rank: int
@@ -79,11 +79,11 @@ class Member:
         parts = [self.job, f"output {self.output}" if self.output else "", f"{self.size} ranks"]
         return ", ".join(part for part in parts if part)
 
-    def same_job(self, other: Member) -> bool:
+    def same_job(self, other: RankIdentity) -> bool:
         """Whether both are of one job, as far as launcher, output and number of ranks tell."""
         return (self.job, self.output, self.size) == (other.job, other.output, other.size)
 
-    def differences(self, main: Member) -> list[str]:
+    def differences(self, main: RankIdentity) -> list[str]:
         """What of code and settings is another than rank 0's, ``key: its → this rank's``."""
         found = [] if self.code == main.code else [f"code: {main.code} → {self.code}"]
         if hash_of(dict(self.settings)) != hash_of(dict(main.settings)):
@@ -127,11 +127,11 @@ def code_version() -> str:
     return f"{dinoskip.__version__} ({digest.hexdigest()[:12]}), torch {torch.__version__}"
 
 
-def member(rank: int, size: int, settings: Mapping[str, Any], output: str | Path) -> Member:
+def this_rank(rank: int, size: int, settings: Mapping[str, Any], output: str | Path) -> RankIdentity:
     """This process."""
     place = str(Path(output).absolute()) if output else ""
     plain = json.loads(json.dumps(dict(settings), default=str))
-    return Member(rank, size, job_token(), place, code_version(), plain, socket.gethostname(), os.getpid())
+    return RankIdentity(rank, size, job_token(), place, code_version(), plain, socket.gethostname(), os.getpid())
 
 
 # --- the store ----------------------------------------------------------------------------------------
@@ -197,15 +197,15 @@ def _door(store: dist.Store, number: int) -> dist.Store:
     return dist.PrefixStore(f"dinoskip/{number}", store)
 
 
-def _read(text: str) -> Member:
+def _read(text: str) -> RankIdentity:
     """A member from what it says; ValueError for what other versions of this program say."""
     try:
-        return Member(**json.loads(text))
+        return RankIdentity(**json.loads(text))
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def _other_job(me: Member, other: Member | None, place: str) -> ConfigError:
+def _other_job(me: RankIdentity, other: RankIdentity | None, place: str) -> ConfigError:
     whose = "another program" if other is None else f"another job: {other.of}; {other.who}"
     return ConfigError(
         f"rank {me.rank} is not let in: at {place} is {whose}; its own job is {me.of}",
@@ -216,7 +216,7 @@ def _other_job(me: Member, other: Member | None, place: str) -> ConfigError:
 # --- the handshake ------------------------------------------------------------------------------------
 
 
-def join(meeting: Meeting, me: Member, seconds: float) -> dist.Store:
+def join(meeting: Meeting, me: RankIdentity, seconds: float) -> dist.Store:
     """The store of this job, once all its ranks are there and of one mind; every rank calls it.
 
     Raises :class:`ConfigError`, in one line, for a process of another job, for ranks of other code or settings (on all
@@ -232,7 +232,7 @@ def join(meeting: Meeting, me: Member, seconds: float) -> dist.Store:
         ) from None
 
 
-def _open_door(meeting: Meeting, me: Member, number: int, until: _Deadline) -> dist.Store:
+def _open_door(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> dist.Store:
     """:func:`join` on rank 0."""
     if meeting.agent:
         store, port = _client(meeting.host, meeting.ports[0]), meeting.ports[0]
@@ -253,7 +253,7 @@ def _open_door(meeting: Meeting, me: Member, number: int, until: _Deadline) -> d
     return door
 
 
-def _come(meeting: Meeting, me: Member, number: int, until: _Deadline) -> dist.Store:
+def _come(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> dist.Store:
     """:func:`join` on the other ranks."""
     door, main, place = _found(meeting, me, number, until)
     if not main.same_job(me):
@@ -282,7 +282,7 @@ def _answer(door: dist.Store, arrival: int, until: _Deadline) -> str | None:
                 raise
 
 
-def _found(meeting: Meeting, me: Member, number: int, until: _Deadline) -> tuple[dist.Store, Member, str]:
+def _found(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> tuple[dist.Store, RankIdentity, str]:
     """A store along the ports and its rank 0: this job's, or whichever is at the one port that was given."""
     given = len(meeting.ports) == 1
     while True:
@@ -295,7 +295,7 @@ def _found(meeting: Meeting, me: Member, number: int, until: _Deadline) -> tuple
         time.sleep(0.1)
 
 
-def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Store, Member] | None:
+def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Store, RankIdentity] | None:
     """The store at a port, and who opened it; None where there is none, or where it says nothing of a job."""
     with suppress(
         OSError, ValueError, dist.DistError
@@ -308,7 +308,7 @@ def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Sto
     return None
 
 
-def _say(door: dist.Store, me: Member, *, stranger: bool = False, differences: Sequence[str] = ()) -> int:
+def _say(door: dist.Store, me: RankIdentity, *, stranger: bool = False, differences: Sequence[str] = ()) -> int:
     """Tell rank 0 who has come; the number under which it answers."""
     arrival = door.add("arrivals", 1)
     member = json.dumps(asdict(me) | {"settings": {}})
@@ -316,7 +316,7 @@ def _say(door: dist.Store, me: Member, *, stranger: bool = False, differences: S
     return arrival
 
 
-def _admit(door: dist.Store, me: Member, until: _Deadline, place: str) -> None:
+def _admit(door: dist.Store, me: RankIdentity, until: _Deadline, place: str) -> None:
     """:func:`join` on rank 0: hear everybody who comes until all ranks are there, and tell all of them the same."""
     arrivals: dict[int, int] = {}  # by rank
     verdict, number, asked = "", 0, until.left
@@ -348,14 +348,14 @@ def _admit(door: dist.Store, me: Member, until: _Deadline, place: str) -> None:
         raise ConfigError(verdict)
 
 
-def _taken(other: Member, place: str) -> str:
+def _taken(other: RankIdentity, place: str) -> str:
     return (
         f"{other.who}: another process has joined as this rank already, at {place} "
         "(start every rank once, and give each job a MASTER_PORT of its own)"
     )
 
 
-def _absent(missing: list[int], me: Member, seconds: float, place: str) -> str:
+def _absent(missing: list[int], me: RankIdentity, seconds: float, place: str) -> str:
     named = ", ".join(map(str, missing[:NAMED])) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
     return (
         f"rank 0 of {me.size} met no others at {place} for {seconds:.0f} s: rank {named} has not come "
@@ -363,7 +363,7 @@ def _absent(missing: list[int], me: Member, seconds: float, place: str) -> str:
     )
 
 
-def _disagreement(other: Member, differences: list[str]) -> str:
+def _disagreement(other: RankIdentity, differences: list[str]) -> str:
     more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
     return (
         f"{other.who} has other settings than rank 0: {', '.join(differences[:NAMED])}{more} "

@@ -133,13 +133,13 @@ def test_where_the_port_is_ours_to_choose_jobs_that_collide_all_train(images: Pa
 # --- the handshake alone, in threads -------------------------------------------------------------------
 
 
-def members(*changes: dict[str, Any]) -> list[joining.Member]:
+def members(*changes: dict[str, Any]) -> list[joining.RankIdentity]:
     """Ranks of one job, each with its changes."""
     usual: dict[str, Any] = {"job": "a", "output": "/o", "code": "1", "settings": {"x": 1}, "host": "h", "pid": 1}
-    return [joining.Member(**(usual | {"rank": rank, "size": 2} | change)) for rank, change in enumerate(changes)]
+    return [joining.RankIdentity(**(usual | {"rank": rank, "size": 2} | change)) for rank, change in enumerate(changes)]
 
 
-def meet(ranks: list[joining.Member], seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def meet(ranks: list[joining.RankIdentity], seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What each says in the end, empty where it has joined. Each is a program of its own: the first entry of all."""
     monkeypatch.setattr(joining, "_JOINED", iter([1] * len(ranks)))
     variables = rank_environments(2)[0]
