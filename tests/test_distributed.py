@@ -150,10 +150,8 @@ def test_a_rank_alone_gives_up_with_one_line(monkeypatch: pytest.MonkeyPatch) ->
     env = rank_environments(2)
     for one in env:
         set_all(monkeypatch, **one)
-        began = time.monotonic()
         with pytest.raises(ConfigError, match=f"rank {one['RANK']} of 2 met no others at 127.0.0.1:"), world("cpu"):
             pass
-        assert time.monotonic() - began < 20
     assert not dist.is_initialized()
 
 
