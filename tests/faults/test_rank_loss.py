@@ -202,7 +202,7 @@ def hang_while_preparing() -> None:
     [
         (hang_in_the_first_step, 1, 1, "beginning the first step"),
         (hang_while_saving, 0, 75, "saving a checkpoint"),
-        (hang_while_preparing, 1, 1, "preparing networks and images"),
+        pytest.param(hang_while_preparing, 1, 1, "preparing networks and images", marks=pytest.mark.slow),
     ],
 )
 def test_a_hang_where_things_take_long_ends_with_stacks(
