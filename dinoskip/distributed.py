@@ -5,12 +5,14 @@ With one process every function here is a plain pass-through, so the training lo
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,11 +22,13 @@ from torch.distributed.tensor import DTensor, Replicate
 from dinoskip.console import log
 from dinoskip.environment import gpu_problem
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost, first_line
+from dinoskip.heartbeat import BOUND, IDLE, Heartbeat, ProgressCallback, no_progress
+from dinoskip.joining import Meeting, RankIdentity, job_token, join, ports_of, this_rank
 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
-TIMEOUT = timedelta(minutes=30)  # of one collective: longer than rank 0 takes to hash a data set or save
-PATIENCE = timedelta(days=30)  # of ranks that wait for one another as long as it takes
+TIMEOUT = timedelta(hours=3)  # of one collective, torch's last resort: longer than ranks wait by default (heartbeat.py)
+PATIENCE = timedelta(seconds=IDLE)  # of ranks that wait for one another as long as it takes
 _NO_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like begin here
 
 
@@ -82,8 +86,8 @@ def _number(name: str, low: int = 0) -> int:
     return int(text)
 
 
-def _ranks() -> tuple[int, int, int, str]:
-    """Return (rank, world size, local rank, meeting point) from torchrun's variables, else srun's, else (0, 1, 0, "").
+def _ranks() -> tuple[int, int, int, Meeting]:
+    """Return (rank, world size, local rank, where to meet) from torchrun's variables, else srun's, else of one process.
 
     Raises :class:`ConfigError` for variables that contradict one another.
     """
@@ -92,15 +96,21 @@ def _ranks() -> tuple[int, int, int, str]:
         return _from_torchrun()
     # In a batch script or a shell of salloc there is a job, but no step: one process, whatever the job has.
     if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_ID", _NO_STEP)) >= _NO_STEP:
-        return 0, 1, 0, ""
+        return 0, 1, 0, Meeting()
     rank = _number("SLURM_PROCID")
     size = _number("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS", 1)
     if rank >= size:
         raise ConfigError(f"SLURM_PROCID={rank}: there are only {size} tasks", "start all of them with one srun")
-    job = int(env.get("SLURM_JOB_ID", 0)) + int(env["SLURM_STEP_ID"])
-    port = env.get("MASTER_PORT") or str(12000 + job % 20000)  # below the ports that systems hand out themselves
+    local = _number("SLURM_LOCALID") if "SLURM_LOCALID" in env else 0
     host = env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
-    return rank, size, _number("SLURM_LOCALID") if "SLURM_LOCALID" in env else 0, f"tcp://{host}:{port}"
+    return rank, size, local, Meeting(host, (_port(),) if env.get("MASTER_PORT") else ports_of(job_token()))
+
+
+def _port() -> int:
+    port = _number("MASTER_PORT", 1)
+    if port > 65535:
+        raise ConfigError(f"MASTER_PORT={port}: is not a port, 1 to 65535", "unset it under srun, or give another")
+    return port
 
 
 def is_main() -> bool:
@@ -108,7 +118,7 @@ def is_main() -> bool:
     return _ranks()[0] == 0
 
 
-def _from_torchrun() -> tuple[int, int, int, str]:
+def _from_torchrun() -> tuple[int, int, int, Meeting]:
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]
     if missing:
         raise ConfigError(f"{missing[0]} is not set, but its companion is", "start all ranks with torchrun or srun")
@@ -118,7 +128,11 @@ def _from_torchrun() -> tuple[int, int, int, str]:
     for name in ("MASTER_ADDR", "MASTER_PORT") if size > 1 else ():
         if name not in os.environ:
             raise ConfigError(f"{name} is not set for {size} ranks", "start all ranks with torchrun or srun")
-    return rank, size, _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0, "env://"
+    local = _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
+    if size == 1:
+        return rank, size, local, Meeting()
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves the store itself
+    return rank, size, local, Meeting(os.environ["MASTER_ADDR"], (_port(),), agent)
 
 
 def first_host(nodelist: str) -> str:
@@ -144,14 +158,19 @@ def _gpu_of(local_rank: int) -> int:
     return local_rank
 
 
+_life: Heartbeat | None = None  # of this process while it is one of several ranks
+
+
 @contextmanager
-def world(device: str = "auto") -> Iterator[World]:
+def world(device: str = "auto", settings: Mapping[str, Any] | None = None, output: str | Path = "") -> Iterator[World]:
     """Join the process group (nccl on GPUs, gloo on CPUs) if there are several ranks, and leave it at the end.
 
-    Inside another ``world`` it is that one. Raises :class:`ConfigError` if the variables of torchrun or SLURM
-    contradict one another, or if not all ranks are there in five minutes. A rank that waits for a dead one gets an
-    error: at once with gloo, after half an hour at most with nccl; torchrun and srun end it earlier.
+    ``settings``, by key, and the ``output`` must be the same on all ranks, as must their code. Inside another ``world``
+    it is that one. Raises :class:`ConfigError` if the variables of torchrun or SLURM contradict one another, if not all
+    ranks are there in five minutes, if one has other settings, or if another job is met. From here on a rank that dies
+    or hangs is named by the others, which end (:mod:`dinoskip.heartbeat`).
     """
+    global _life
     rank, size, local_rank, meeting = _ranks()
     chosen = choose_device(device)
     if chosen.type == "cuda":
@@ -161,41 +180,66 @@ def world(device: str = "auto") -> Iterator[World]:
     if size == 1 or dist.is_initialized():
         yield here
         return
-    _join(here, meeting)
+    life = _life = _join(here, meeting, this_rank(rank, size, {"device": chosen.type, **(settings or {})}, output))
     together = False
     try:
-        yield here
-        together = True
-    except (Preempted, Interrupted) as stop:
-        # After a second signal this rank leaves at once; after the loss of another there is nobody to wait for.
-        if not isinstance(stop.__context__, KeyboardInterrupt) and not isinstance(stop, RankLost):
-            dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
-            together = True
+        with life.watched(BOUND):
+            try:
+                yield here
+                together = True
+            except (Preempted, Interrupted) as stop:
+                # After a second signal this rank leaves at once; after the loss of another there is nobody to wait for.
+                if not isinstance(stop.__context__, KeyboardInterrupt) and not isinstance(stop, RankLost):
+                    life.note(0, "leaving", BOUND)
+                    dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
+                    together = True
+                raise
+    except BaseException as error:
+        life.end(error)
         raise
+    else:
+        life.end(None)
     finally:
+        _life = None
         # NCCL waits in here for the other ranks. They may know nothing of an error of this one, and would wait for it:
         # nobody would ever see the error. It is left to the end of this process instead, which aborts it.
         if together or chosen.type != "cuda":
+            faulthandler.dump_traceback_later(BOUND, exit=True)  # the signs of life have ended
             dist.destroy_process_group()
+            faulthandler.cancel_dump_traceback_later()
 
 
-def _join(here: World, meeting: str) -> None:
+@contextmanager
+def watched(bound: float, lost: Callable[[str], None] | None = None) -> Iterator[ProgressCallback]:
+    """:meth:`dinoskip.heartbeat.Heartbeat.watched` among the ranks of this job; nothing happens with one rank alone."""
+    if _life is None:
+        yield no_progress
+        return
+    with _life.watched(bound, lost) as note:
+        yield note
+
+
+def _join(here: World, meeting: Meeting, me: RankIdentity) -> Heartbeat:
+    """Meet the other ranks, begin to give signs of life, and make torch's process group."""
+    store = join(meeting, me, JOIN.total_seconds())
+    nccl = here.device.type == "cuda"
     try:
-        store, _, _ = next(iter(dist.rendezvous(meeting, here.rank, here.size, timeout=JOIN)))
-        store.set_timeout(TIMEOUT)
-        nccl = here.device.type == "cuda"
-        dist.init_process_group(
-            "nccl" if nccl else "gloo", store=store, rank=here.rank, world_size=here.size, timeout=TIMEOUT,
-            device_id=here.device if nccl else None,
-        )  # fmt: skip
-    except (dist.DistStoreError, dist.DistNetworkError, ValueError) as error:
-        place = meeting.removeprefix("tcp://")
-        if place == "env://":
-            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        with ExitStack() as started:
+            life = Heartbeat(here.rank, here.size, store, JOIN.total_seconds())
+            started.push(lambda _, error, __: life.end(error))
+            store.set_timeout(TIMEOUT)
+            dist.init_process_group(
+                "nccl" if nccl else "gloo", store=dist.PrefixStore("group", store), rank=here.rank,
+                world_size=here.size, timeout=TIMEOUT, device_id=here.device if nccl else None,
+            )  # fmt: skip
+            started.pop_all()
+    except (dist.DistError, ValueError) as error:
         raise ConfigError(
-            f"rank {here.rank} of {here.size} met no others at {place}: {first_line(error)}",
-            "all ranks must start together and reach that host; MASTER_ADDR and MASTER_PORT may name another",
+            f"rank {here.rank} of {here.size} lost the others as they joined at {meeting.place}: {first_line(error)}",
+            "all ranks must reach one another; see what they said",
         ) from None
+    life.note(0, "between trainings", IDLE)
+    return life
 
 
 # --- what they do together ----------------------------------------------------------------------------

@@ -148,7 +148,9 @@ def export_features(args: Args) -> int:
     from dinoskip.models import load_backbone
 
     transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
-    with world(args.device) as here:
+    named = ("backbone", "blocks", "facet", "norm", "dtype", "mode", "size", "batch")
+    same = {name: getattr(args, name) for name in named}
+    with world(args.device, same, args.out) as here:
         export(
             load_backbone(args.backbone, device=here.device),
             ImageFolder.open(args.data),

@@ -14,7 +14,7 @@ from typing import Any
 from dinoskip.console import log
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
-from dinoskip.files import verify_manifest, write_json, write_marks
+from dinoskip.files import hash_of, verify_manifest, write_json, write_marks
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
@@ -80,7 +80,8 @@ class Runner:
         """
         from dinoskip.distributed import group_without_timeout, world  # torch
 
-        with world(self.device) as here:
+        same = {node.id: hash_of(node.plain)[:12] for node in self.planner.nodes} | {"stages": sorted(chosen)}
+        with world(self.device, same, self.study) as here:
             self.ranks = group_without_timeout(here)
             if here.is_main:
                 return self._lead(chosen)

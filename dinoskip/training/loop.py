@@ -9,27 +9,27 @@ but for the order of summation.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from dinoskip.config import dump, settings_for_key
+from dinoskip.config import dump, flatten, settings_for_key
 from dinoskip.console import Progress, log
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
-from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, whole, world
+from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
+from dinoskip.heartbeat import ProgressCallback
 from dinoskip.optim.build import build_optimizer
 from dinoskip.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
@@ -38,12 +38,15 @@ from dinoskip.training.calibration import Start, begin_with
 from dinoskip.training.checkpoint import whole_state
 from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
-from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
-from dinoskip.training.objective import Engine, Objective, ProgressCallback, Step
-from dinoskip.training.recipe import Job
+from dinoskip.training.objective import Engine, Objective, Step
+from dinoskip.training.recipe import Job, TrainConfig
 from dinoskip.training.run_directory import RunDirectory, identity, open_run
 from dinoskip.training.skip_dial import SkipDial
+
+T = TypeVar("T")
+PREPARING = 4  # times rank_patience, an hour: files of a million images are listed, a teacher's features measured
+EVALUATING = 96  # times rank_patience, a day: all layers of a large set on a CPU; later ones, twice the longest before
 
 
 class Observer(Protocol):
@@ -86,20 +89,37 @@ def train(
     ``prepare`` makes networks and loader on this rank. ``data`` says what the images are (their fingerprint), alike on
     all ranks: with the job, it is what a resumed run must share, but for the keys in ``allow``. ``observer`` evaluates
     every ``online_every`` epochs.
-    Raises :class:`ConfigError` (another configuration or data than the run's, unusable directory),
+    Ranks must have the same ``job``, ``allow`` and ``run_dir``.
+    Raises :class:`ConfigError` (another configuration or data than the run's, or on another rank, unusable directory),
     :class:`OutputInUse`, :class:`NonFiniteError`, :class:`DiskFull`, and, with the state saved,
     :class:`Preempted` (SIGTERM, SIGUSR2) and :class:`Interrupted` (Ctrl-C).
     """
-    with world(device) as here, StopSignals() as signals:
+    config = next(value for value in dict(job).values() if isinstance(value, TrainConfig))
+    same = flatten(dump(job)) | {"allow": sorted(allow), "observer": observer and type(observer).__name__}
+    with (
+        world(device, same, run_dir) as here,
+        watched(config.rank_timeout) as note,
+        StopSignals() as signals,
+    ):
         gpus = [here.device] if here.device.type == "cuda" else []
-        config = {**settings_for_key(job), "data": agree(dict(data()), "the images")}
-        with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
+        note(0, "looking at the images", PREPARING * config.rank_patience)
+        found = dict(data())
+        note(0, "comparing the images among ranks", config.rank_patience)
+        recorded = {**settings_for_key(job), "data": agree(found, "the images")}
+        note(0, "opening the run directory", config.rank_patience)
+        with (
+            open_run(Path(run_dir), recorded, here, allow) as run,
+            torch.random.fork_rng(gpus),
+            watched(config.rank_timeout, run.lost),
+        ):
             signals.leave = run.stopped_at_once
+            note(0, "preparing networks and images", PREPARING * config.rank_patience)
             training = prepare(here)
             if training.start is not None:
+                note(0, "first weights", PREPARING * config.rank_patience)
                 begin_with(training.objective, training.start)
-            with heartbeat(here, training.objective.config.rank_timeout, run.lost) as note:
-                return _Loop(job, training, here, run, signals, observer, note).run()
+            note(0, "sharing the networks among ranks", config.rank_patience)
+            return _Loop(job, training, here, run, signals, observer, note).run()
 
 
 class _Loop:
@@ -113,7 +133,7 @@ class _Loop:
         observer: Observer | None,
         note: ProgressCallback,
     ) -> None:
-        self.note = note
+        self._tell, self.first = note, 1  # the first step of this session
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
         self.identity = on_main(lambda: identity(run.path))
@@ -128,7 +148,7 @@ class _Loop:
         self.optimizer = build_optimizer(self.student, job.optimizer)
         self.engine = Engine(
             self.student, forward, self.optimizer, self.loader, here, job.seed, self.config.accumulate, self.bf16,
-            requests=self._requests, inspect=self._inspect, note=note, patience=self.loader.patience,
+            requests=self._requests, inspect=self._inspect, note=self.note, patience=self.loader.patience,
             ahead=ViewsAhead(self.loader.views, here.device) if on_gpu else None,
         )  # fmt: skip
         diagnosed = self.config.diagnose_every > 0
@@ -140,6 +160,20 @@ class _Loop:
         self.keep = {epoch * self.epoch_steps for epoch in (*self.config.keep_epochs, self.config.epochs)}
         self.came_from = 0  # the step this session goes on from; its checkpoint is kept until the last step
         self._set_next_save()
+
+    def note(self, step: int, action: str, patience: float = 0.0) -> None:
+        """Say what this rank does from now on; the first step of a session, which compiles, has the patience for it."""
+        self._tell(step, action, max(patience, self.config.rank_patience) if step <= self.first else patience)
+
+    def _on_main(self, step: int, what: str, action: Callable[[], T]) -> T:
+        """``action()`` of rank 0, for which the others wait: it has noted less than they, so a hang is its."""
+        self.note(step, what, self.config.rank_patience)
+        if not self.here.is_main:
+            self.note(step, f"waiting for rank 0: {what}", self.config.rank_patience)
+        result = on_main(action)
+        if self.here.is_main:
+            self.note(step, f"{what}: done", self.config.rank_patience)
+        return result
 
     def _distribute(self, compiled: bool) -> torch.nn.Module:
         """The student as called in training: compiled and spread over the ranks; the other networks likewise."""
@@ -155,11 +189,12 @@ class _Loop:
 
     def _resume(self) -> int:
         """Load the newest intact checkpoint, if any; return the number of steps done, which may be more than asked."""
-        newest, damaged = on_main(lambda: checkpoint.newest(self.run_dir.path))
+        newest, damaged = self._on_main(0, "verifying checkpoints", lambda: checkpoint.newest(self.run_dir.path))
         self.run_dir.note_start(newest, damaged)
         if newest is None:
             return 0
         step = checkpoint.step_of(newest)
+        self.note(0, "loading a checkpoint", self.config.rank_patience)
         checkpoint.load(newest, self.objective, self.optimizer, self.identity)
         self.came_from = step
         if step < self.total:
@@ -179,8 +214,9 @@ class _Loop:
         self.run_dir.note_environment(matmul_gflops=round(rate, 1))
 
     def run(self) -> Path:
-        on_main(self._note_speed)
+        self._on_main(0, "measuring the speed of the device", self._note_speed)
         step = self._resume()
+        self.first = step + 1
         self.run_dir.accept(step)
         self.run_dir.report(now=True, step=step, steps=self.total, epochs=self.config.epochs)
         tensors = [*self.student.state_dict().values()]
@@ -191,6 +227,7 @@ class _Loop:
             Progress("train", self.total, "step", start=step, show=self.here.is_main) as progress,
             closing(self._journal(step)) as self.journal,
         ):
+            self.note(step, "beginning the first step", self.config.rank_patience)
             for epoch in range(step // self.epoch_steps, self.config.epochs):
                 done = step - epoch * self.epoch_steps
                 batches = self.loader.epoch(epoch, start_step=done)
@@ -204,7 +241,7 @@ class _Loop:
                     progress.advance(note=self._record(step, taken))
                     self._boundary(step, taken)
                 self.journal.log_epoch(epoch + 1, self.config.epochs, self.training.verdict)
-            self.note(step, "the end", math.inf)
+            self.note(step, "the end", self.config.rank_patience)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(step)
 
     # --- within a step ---------------------------------------------------------------------------------------
@@ -217,7 +254,7 @@ class _Loop:
         """Diagnostics of a step that has its gradients and no update yet, if it is time; it changes nothing."""
         if self.live is None or step % self.config.diagnose_every:
             return {}
-        self.note(step, "diagnostics", math.inf)
+        self.note(step, "diagnostics", self.config.rank_patience)
         began = time.perf_counter()
         student = self.student.get_submodule("backbone")
         assert isinstance(student, VisionTransformer)
@@ -272,7 +309,7 @@ class _Loop:
     def _online(self, step: int) -> dict[str, float]:
         """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
         assert self.observer is not None
-        self.note(step, "evaluating", math.inf)
+        self.note(step, "evaluating", EVALUATING * self.config.rank_patience)
         began = time.perf_counter()
         gpus = [self.here.device] if self.here.device.type == "cuda" else []
         network = self._plain(self.objective.observed, step)
@@ -298,7 +335,7 @@ class _Loop:
             raise kind(f"{self.run_dir.path}: stopped after step {step}; the same command goes on from there")
 
     def _save(self, step: int) -> None:
-        self.note(step, "saving a checkpoint", math.inf)
+        self.note(step, "collecting a checkpoint", self.config.rank_patience)
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
@@ -311,7 +348,7 @@ class _Loop:
             self.run_dir.check()
             checkpoint.save(self.run_dir.path, content, model, {**info, **about}, keep, self.identity)
 
-        on_main(save)
+        self._on_main(step, "saving a checkpoint", save)
         self.run_dir.report(now=True, step=step)
         self._set_next_save()
 

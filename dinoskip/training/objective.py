@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.data.shards import Source
 from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
+from dinoskip.heartbeat import ProgressCallback, no_progress
 from dinoskip.optim.build import set_rates
 from dinoskip.precision import bf16_autocast
 from dinoskip.randomness import derive
@@ -60,17 +60,6 @@ class Objective(ABC):
     @abstractmethod
     def step(self, step: Step) -> None:
         """Do one optimizer step on ``networks`` and ``buffers``; change nothing if the gradients are not finite."""
-
-
-class ProgressCallback(Protocol):
-    """Says what a rank does from now on: that it goes on, and what it was at if not (heartbeat.py)."""
-
-    def __call__(self, step: int, action: str, patience: float = 0.0) -> None:
-        """Steps are 1, 2, ...; ``patience``: seconds that the action may take if that is long, infinite: any time."""
-
-
-def no_progress(step: int, action: str, patience: float = 0.0) -> None:
-    """Tell nobody: the :class:`ProgressCallback` of one rank alone."""
 
 
 @dataclass

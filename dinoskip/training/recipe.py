@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config
+from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.init.config import ModelConfig, TruncNormalInit, needs_images
 from dinoskip.optim.config import AdamWConfig, OptimizerConfig
 
@@ -20,7 +20,8 @@ BoardName = Literal["tensorboard", "wandb"]
 # last two change the order of sums, and, unless ranks x accumulate stays the same, which draws drop path gets.
 FREE_KEYS = (
     "log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite", "online_every",
-    "diagnose_every", "boards", "rank_timeout", "accumulate", "parallel",
+    "diagnose_every", "boards", "rank_timeout", "rank_patience", "accumulate",
+    "parallel",
 )  # fmt: skip
 
 
@@ -42,6 +43,13 @@ class TrainConfig(Config):
     max_nonfinite: int = Field(10, ge=1, description="non-finite steps in a row that end the run")
     rank_timeout: float = Field(
         120.0, gt=0, description="seconds without sign of life or progress that make a rank lost"
+    )
+    rank_patience: Annotated[float, OmitDefaultFromKey()] = Field(
+        900.0,
+        gt=0,
+        le=7200,
+        description="the same in the first step, which compiles, and while saving; 4 times that before the first step, "
+        "96 times in an evaluation",
     )
     accumulate: int = Field(1, ge=1, description="micro-batches a step, on every rank: fewer GPUs, the same batch")
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="whole copies on every rank, or shards (FSDP2)")

@@ -131,7 +131,9 @@ class Campaign:
         before = [word for kind in kinds if kind.prefix for word in kind.prefix(attempt)]
         environment = {k: v for kind in kinds if kind.environment for k, v in kind.environment(attempt).items()}
         workers = self.rng.choice(("0", "0", "2"))
-        attempt.main = self.site.start_work("--workers", workers, before=before, environment=environment)
+        attempt.main = self.site.start_work(
+            "--workers", workers, before=before, environment=environment, changes=attempt.changes
+        )
 
     def _end(self, attempt: Attempt, kinds: list[Disturbance]) -> tuple[int, str]:
         """Wait for all processes; the exit code of the main one, and the worst outcome of any."""

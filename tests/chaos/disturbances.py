@@ -21,7 +21,7 @@ from random import Random
 
 from dinoskip.files import MANIFEST
 from dinoskip.pipeline.cleaning import RUNNING
-from tests.chaos.site import Running, Site
+from tests.chaos.site import Change, Running, Site
 
 CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 YEAR = 365 * 86400
@@ -39,6 +39,8 @@ class Attempt:
     deadline: float
     damaged: list[Path] = field(default_factory=list)
     beside: list[tuple[Running, set[int]]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    """Of the command lines of single ranks."""
     main: Running | None = None
     published: int | None = None
     """Outputs that were there some time after a signal to stop; at most one more may be published."""
@@ -277,6 +279,39 @@ def _rank_hangs(attempt: Attempt) -> str | None:
     return "rank 1 stopped for good"
 
 
+def _other_settings(attempt: Attempt) -> str:
+    """Give rank 1 one setting of its own: both must refuse before the first step."""
+    word = attempt.rng.choice(("optimizer.lr=0.1", "seed=5", "model.skip=false", "pretrain.epochs=7"))
+    attempt.changes.append(lambda rank, words: [*words, word] if rank else words)
+    return f"rank 1 with {word}"
+
+
+def _hang_in_a_step(attempt: Attempt) -> str:
+    """Let the main thread of one rank alone hang: in the first step, in a later one, or, of rank 0, in a save."""
+    hanging = attempt.rng.choice((0, 1))
+    saving = ("checkpoint.before_save",) if hanging == 0 else ()
+    point = attempt.rng.choice(("step.before_update", "step.gradients", *saving))
+    spec = f"{point}:hang@{attempt.rng.choice((1, 1, 3))}"
+
+    def change(rank: int, words: list[str]) -> list[str]:
+        at = words.index("dinoskip")
+        return [*words[:at], "tests.chaos.failing", spec, *words[at + 1 :]] if rank == hanging else words
+
+    attempt.changes.append(change)
+    return f"rank {hanging}: {spec}"
+
+
+def _same_port(attempt: Attempt) -> str | None:
+    """Start another job, with another output, at this one's port: one of the two trains, the other is refused."""
+    if not attempt.moment():
+        return None
+    place = attempt.site.out / "other"
+    shutil.rmtree(place, ignore_errors=True)
+    port = {"MASTER_PORT": attempt.run.environments[0]["MASTER_PORT"]}
+    attempt.add_beside(attempt.site.start_work(disk=place, environment=port), {2})
+    return f"another job at port {port['MASTER_PORT']}"
+
+
 def _spoil_photograph(attempt: Attempt) -> str | None:
     path = attempt.rng.choice(sorted(attempt.site.data.rglob("*.png")))
     content = bytearray(path.read_bytes())
@@ -399,6 +434,9 @@ def _kinds() -> Iterator[Disturbance]:
     yield kind("photograph spoilt during", 3, during=_spoil_photograph_live)
     yield kind("rank 1 SIGKILL", 1, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
     yield kind("rank 1 SIGTERM", 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 with other settings", 2, before=_other_settings, of=lambda site: site.work.ranks > 1)
+    yield kind("a rank's main thread hangs", 1, 75, before=_hang_in_a_step, of=lambda site: site.work.ranks > 1)
+    yield kind("another job at the port", 2, during=_same_port, of=lambda site: site.work.ranks > 1)
     yield kind("rank 1 hangs", 1, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
 
 

@@ -29,14 +29,19 @@ ORPHANS = 20.0  # seconds in which data workers notice that their parent is gone
 BALLAST = "ballast"
 LAUNCHER = 60.0  # seconds that ranks have to end by themselves once one has, before they are ended as torchrun does
 Process = subprocess.Popen[bytes]
+Change = Callable[[int, list[str]], list[str]]  # of a rank and its command line
 
 
 class Running:
-    """A command in a session of its own for each of its ranks, their output in files; ``process`` is rank 0."""
+    """A command for each rank, in a session of its own, their output in files; ``process`` is rank 0."""
 
-    def __init__(self, command: Sequence[str], log: Path, environments: Sequence[dict[str, str]], cwd: Path) -> None:
+    def __init__(
+        self, commands: Sequence[Sequence[str]], log: Path, environments: Sequence[dict[str, str]], cwd: Path
+    ) -> None:
+        self.environments = environments
         self._paths = [log.with_name(f"{log.name}-{rank}") for rank in range(len(environments))]
-        self.processes = [self._started(command, *one, cwd) for one in zip(self._paths, environments, strict=True)]
+        starts = zip(commands, self._paths, environments, strict=True)
+        self.processes = [self._started(*one, cwd) for one in starts]
         self.process = self.processes[0]
         self.ended_by_launcher = False
 
@@ -143,7 +148,7 @@ class Site:
         return [*self.words()[:3], name, *self.words()[4:], *options]
 
     def start_work(self, *options: str, disk: Path | None = None, **how: Any) -> Running:
-        """Start the work, on all its ranks."""
+        """Start the work, on all its ranks; see :meth:`start`."""
         return self.start(self.words(*options, disk=disk), ranks=self.work.ranks, **how)
 
     def start(
@@ -153,8 +158,12 @@ class Site:
         before: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         ranks: int = 1,
+        changes: Sequence[Change] = (),
     ) -> Running:
-        """Start a command; ``before`` stands in front of it (``unshare ...``)."""
+        """Start a command; ``before`` stands in front of it (``unshare ...``).
+
+        ``environment`` wins over that of a rank (its port). ``changes`` give another command line for a rank.
+        """
         self._count += 1
         scratch = self._scratch / str(self._count % 8)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -162,8 +171,11 @@ class Site:
         added = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "TMPDIR": str(scratch)}
         log = self._scratch / f"log-{self._count % 8}"
         common = os.environ | added | (environment or {})
-        each = [common | one for one in rank_environments(ranks)] if ranks > 1 else [common]
-        return Running([*before, *command], log, each, scratch)
+        each = [common | one | (environment or {}) for one in rank_environments(ranks)] if ranks > 1 else [common]
+        commands = [list(command) for _ in each]
+        for change in changes:
+            commands = [change(rank, words) for rank, words in enumerate(commands)]
+        return Running([[*before, *words] for words in commands], log, each, scratch)
 
     # --- what a disk can be short of ------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ _TRAINING = (
     "model.img_size=32", "pretrain.epochs=4", "pretrain.batch_size=4", "pretrain.warmup_epochs=0",
     "pretrain.checkpoint_every_steps=1", "pretrain.out_dim=32", "pretrain.hidden_dim=32", "pretrain.bottleneck_dim=16",
     "pretrain.warmup_teacher_temp_epochs=0", "pretrain.crops={global_size: 32, local_size: 16, num_local: 1}",
-    "pretrain.rank_timeout=20",
+    "pretrain.rank_timeout=20", "pretrain.rank_patience=20",
 )  # fmt: skip
 
 

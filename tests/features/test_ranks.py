@@ -112,6 +112,7 @@ def test_a_killed_rank_is_noticed_and_any_number_continues(
     assert codes[victim] == -signal.SIGKILL, logs
     assert codes[1 - victim] == 1, logs
     assert "another process of this job has ended before its work was done" in logs[1 - victim]
+    assert f"rank {victim} on " in logs[1 - victim]
     assert "Traceback" not in logs[1 - victim]
     assert not (tmp_path / "store").exists()
     shares = [batches(log) for log in logs]

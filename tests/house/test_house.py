@@ -27,6 +27,8 @@ LEAVES = {
     "randomness",
     "precision",
     "distributed",
+    "heartbeat",
+    "joining",
     "results",
     "records",
     "statistics",
