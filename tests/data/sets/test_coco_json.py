@@ -222,3 +222,44 @@ def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
     rewrite(coco, lambda content: content["images"][0].update(height=60, width=40))
     with pytest.raises(DataError, match="is of an image of 40×60 pixels, the file has 60×40"):
         open_labels(DETECTION, config, "all").masks(whole.ids.index(NAMES[0]))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("upright", [False, True])
+def test_masks_lie_where_boxes_do_in_photographs_that_exif_turns(
+    tmp_path: Path, orientation: int, upright: bool
+) -> None:
+    """Annotations are of the stored pixels, or of the upright photograph where they state its size."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(tmp_path / "a.png", exif=exif)
+    height, width = (30, 20) if upright and orientation >= 5 else (20, 30)
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "height": height, "width": width}],
+        "annotations": [
+            {**annotation(1, 1, [3, 2, 5, 4]), "segmentation": [[3, 2, 8, 2, 8, 6, 3, 6]]},
+        ],
+        "categories": [{"id": 18, "name": "dog"}],
+    }
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    dataset = open_labels(DETECTION, CocoJsonConfig(root=str(tmp_path)), "all")
+    assert isinstance(dataset, CocoDetection)
+    (mask,), (box,) = dataset.masks(0), dataset.boxes(0)
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    assert mask.shape == ((30, 20) if orientation >= 5 else (20, 30))
+    assert [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] == box.tolist()
+
+
+def test_an_annotation_without_an_outline_is_a_box_alone(coco: Path) -> None:
+    config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
+    dataset = open_labels(DETECTION, config, "all")
+    assert isinstance(dataset, CocoDetection)
+    at = dataset.ids.index(NAMES[0])
+    dataset.check_outlines(at)
+    with pytest.raises(DataError, match="annotation 1: has no outline"):
+        dataset.masks(at)
+    rewrite(coco, lambda content: content["annotations"][2].update(segmentation=[]))
+    with pytest.raises(DataError, match="annotation 3: outline: empty"):
+        open_labels(DETECTION, config, "all").check_outlines(at)
+    left = open_labels(DETECTION, config.model_copy(update={"skip_broken": True}), "all")
+    assert (NAMES[0] in left.ids, left.left_out) == (False, 1)
