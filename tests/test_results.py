@@ -29,7 +29,7 @@ def test_rows_come_back_from_json_and_old_ones_have_no_interval(tmp_path: Path) 
     write_json(tmp_path / "old.json", [old])
     assert read_rows(tmp_path / "old.json")[0].interval == ""
     write_json(tmp_path / "new.json", [{**old, "spread": 1}])
-    with pytest.raises(DataError, match="not result rows"):
+    with pytest.raises(DataError, match="spread"):
         read_rows(tmp_path / "new.json")
 
 
@@ -47,7 +47,7 @@ def test_rows_say_how_their_trial_was_selected_and_old_ones_by_their_note(tmp_pa
     assert [row.selected for row in read_rows(tmp_path / "old.json")] == ["shown", "shown", "fixed"]
     for wrong in ("best", 3, None):
         write_json(tmp_path / "wrong.json", [{**plain, "selected": wrong}])
-        with pytest.raises(DataError, match="not result rows"):
+        with pytest.raises(DataError, match="row 1: selected: "):
             read_rows(tmp_path / "wrong.json")
 
 

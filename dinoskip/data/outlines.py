@@ -132,7 +132,7 @@ def _polygons(parts: list[Any], size: Size) -> list[NDArray[np.float64]]:
             raise OutlineError("points", f"a part has {len(part) // 2} points, fewer than three")
         for values, side in ((part[::2], size[1]), (part[1::2], size[0])):
             if min(values) < -SLACK or max(values) > side + SLACK:
-                wrong = max(values, key=lambda value, side=side: max(-value, value - side))
+                wrong = min(values) if min(values) < -SLACK else max(values)
                 raise OutlineError("outside", f"a point at {_shown(wrong)}, the image has {size[1]}×{size[0]} pixels")
     return [np.array(part, dtype=np.float64).reshape(-1, 2) for part in parts]
 

@@ -119,7 +119,7 @@ def load_coco(path: Path) -> CocoIndex:
         content = json.loads(read_regular(path, MAX_JSON))
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}, no object")
-        parts = [content.get(key) for key in ("images", "annotations", "categories")]
+        parts: list[Any] = [content.get(key) for key in ("images", "annotations", "categories")]
     if not all(isinstance(part, list) for part in parts):
         raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
     images, annotations, categories = parts
