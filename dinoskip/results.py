@@ -252,7 +252,7 @@ def _disagreements(row: EvalResult) -> list[str]:
     if row.low is not None and row.high is not None and row.low > row.high:
         faults.append(f"low: {row.low} is above high, {row.high}")
     if row.task == "classify" and not (math.isnan(row.value) or 0 <= row.value <= 100):
-        faults.append(f"value: {row.value} is no accuracy in percent")
+        faults.append(f"value: {row.value} is no accuracy in percent, of task classify")
     return faults
 
 
@@ -288,7 +288,7 @@ def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:
     return max(candidates, key=lambda row: row.heldout or 0.0, default=None)
 
 
-def combined(selections: Iterable[str]) -> str:
+def combined(selections: Iterable[Selection]) -> Selection:
     """How a number was chosen of which several things were, each as said: the one that weighs most; FIXED of none."""
     return max(selections, key=SELECTIONS.index, default=FIXED)
 
