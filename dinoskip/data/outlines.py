@@ -154,7 +154,7 @@ def _rasterised(points: NDArray[np.float64], size: Size) -> list[dict[str, Any]]
     the chord is an edge: the pixels that are in one of both are the polygon's, as an edge changes the same pixels
     whichever way it runs.
     """
-    from pycocotools import mask
+    from pycocotools import mask  # as above
 
     if len(points) < 4 or _cells(points) <= _WALKED:
         runs: list[dict[str, Any]] = mask.frPyObjects([points.ravel().tolist()], *size)
