@@ -137,10 +137,14 @@ def _polygons(parts: list[Any], size: Size) -> list[NDArray[np.float64]]:
     return [np.array(part, dtype=np.float64).reshape(-1, 2) for part in parts]
 
 
-def _mask_of_polygons(parts: Sequence[NDArray[np.float64]], size: Size) -> NDArray[np.bool_]:
-    from pycocotools import mask  # here alone: text commands open data sets without it
+def _pycocotools() -> Any:
+    from pycocotools import mask  # where a polygon is met: text commands open data sets without it
 
-    return _decoded(mask.merge([encoded for part in parts for encoded in _rasterised(part, size)]), size)
+    return mask
+
+
+def _mask_of_polygons(parts: Sequence[NDArray[np.float64]], size: Size) -> NDArray[np.bool_]:
+    return _decoded(_pycocotools().merge([encoded for part in parts for encoded in _rasterised(part, size)]), size)
 
 
 def _decoded(encoded: dict[str, Any], size: Size) -> NDArray[np.bool_]:
@@ -154,8 +158,7 @@ def _rasterised(points: NDArray[np.float64], size: Size) -> list[dict[str, Any]]
     the chord is an edge: the pixels that are in one of both are the polygon's, as an edge changes the same pixels
     whichever way it runs.
     """
-    from pycocotools import mask  # as above
-
+    mask = _pycocotools()
     if len(points) < 4 or _cells(points) <= _WALKED:
         runs: list[dict[str, Any]] = mask.frPyObjects([points.ravel().tolist()], *size)
         return runs
