@@ -28,8 +28,7 @@ from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.stages.settings import TaskSettings
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.precision import Precision
-from dinoskip.results import EvalResult, rows_in
+from dinoskip.results import EvalResult, Precision, rows_in
 
 Key = tuple[str, ...]
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-Precision = Literal["fp32", "tf32", "bf16"]
-"""Of the passes of a frozen network: float32, float32 with TF32's 10 bits in products on CUDA, or bfloat16 autocast."""
+from dinoskip.results import Precision
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator
 
 from dinoskip.errors import DataError
 from dinoskip.files import read_json, verify_beside_manifest, write_json
@@ -22,12 +25,35 @@ OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous"
 _WHERE_THEY_APPLY = (*OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
-FIXED, HELD_OUT, CROSS_FITTED, SHOWN = "fixed", "held out", "cross-fitted", "shown"
-SELECTIONS = (FIXED, HELD_OUT, CROSS_FITTED, SHOWN)
+Precision = Literal["fp32", "tf32", "bf16"]
+"""Of the passes of a frozen network: float32, float32 with TF32's 10 bits in products on CUDA, or bfloat16 autocast."""
+Selection = Literal["fixed", "held out", "cross-fitted", "shown"]
+FIXED: Selection = "fixed"
+HELD_OUT: Selection = "held out"
+CROSS_FITTED: Selection = "cross-fitted"
+SHOWN: Selection = "shown"
+SELECTIONS: tuple[Selection, ...] = (FIXED, HELD_OUT, CROSS_FITTED, SHOWN)
 """How what a number is of may have been chosen, a later one weighing more than those before it: nothing was, on images
 that were held out, on other halves of the images shown, on the images shown themselves."""
 
 _USUAL = (("selected", FIXED), ("precision", "fp32"))  # not in rows.json either
+_SHOWN_FAULTS = 10  # of a file; the rest is counted
+
+
+def _nan_where_null(given: Any, checked: Callable[[Any], float]) -> float:
+    return math.nan if given is None else checked(given)
+
+
+# Strict: text is no number, a truth value is none, and a fraction is no count. Integers are those of a table's int64;
+# no network has 10,000 blocks.
+Text = Annotated[str, Field(strict=True)]
+Blocks = Annotated[str, Field(strict=True, pattern=r"^([0-9]{1,4}(\+[0-9]{1,4})*)?$")]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+Epoch = Annotated[int, Field(strict=True, ge=UNKNOWN_EPOCH, le=2**63 - 1)]
+Number = Annotated[float, Field(strict=True)]
+Value = Annotated[float, Field(strict=True), WrapValidator(_nan_where_null)]
+Deviation = Annotated[float, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -59,40 +85,42 @@ class EvalResult:
     passes: fp32 (also of rows that do not say), tf32 or bf16.
     """
 
-    metric: str
-    value: float
-    task: str  # probe | tokencut | knn | retrieve | classify
-    block: str
-    dataset: str
-    split: str
-    n: int
-    model: str = ""
-    initialisation: str = ""
-    optimizer: str = ""
-    depth: int = 0
-    epoch: int = UNKNOWN_EPOCH
-    facet: str = ""
-    norm: str = ""
-    protocol: str = ""
-    resolution: str = ""
-    classes: int = 0
-    seed: int = 0
-    weights: str = ""
-    version: str = ""
-    note: str = ""
-    low: float | None = None
-    high: float | None = None
-    deviation: float | None = None
-    heldout: float | None = None
-    token_cosine: float | None = None
-    complete: float | None = None
-    degenerate: float | None = None
-    ambiguous: float | None = None
-    left_out: int | None = None
-    no_interval: str = ""
-    selected: str = FIXED
-    precision: str = "fp32"
-    kernels: str = field(default="", compare=False)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)  # of rows that are read
+
+    metric: Text
+    value: Value
+    task: Text  # probe | tokencut | knn | retrieve | classify
+    block: Blocks
+    dataset: Text
+    split: Text
+    n: Count
+    model: Text = ""
+    initialisation: Text = ""
+    optimizer: Text = ""
+    depth: Count = 0
+    epoch: Epoch = UNKNOWN_EPOCH
+    facet: Text = ""
+    norm: Text = ""
+    protocol: Text = ""
+    resolution: Text = ""
+    classes: Count = 0
+    seed: Count = 0
+    weights: Text = ""
+    version: Text = ""
+    note: Text = ""
+    low: Number | None = None
+    high: Number | None = None
+    deviation: Deviation | None = None
+    heldout: Number | None = None
+    token_cosine: Number | None = None
+    complete: Share | None = None
+    degenerate: Share | None = None
+    ambiguous: Share | None = None
+    left_out: Count | None = None
+    no_interval: Text = ""
+    selected: Selection = FIXED
+    precision: Precision = "fp32"
+    kernels: Text = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:
@@ -133,7 +161,7 @@ class EvalResult:
 
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
-        entry = asdict(self)
+        entry = {name: getattr(self, name) for name in _names()}  # all are numbers or text: asdict would copy each
         for name, value in entry.items():
             if isinstance(value, float) and not math.isfinite(value):
                 entry[name] = None
@@ -168,30 +196,71 @@ def _is_left_out(name: str, value: object) -> bool:
     return (value in {None, ""} and name in _WHERE_THEY_APPLY) or (name, value) in _USUAL
 
 
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(field.name for field in fields(EvalResult))
+
+
+@cache
+def _reader() -> TypeAdapter[list[EvalResult]]:
+    return TypeAdapter(list[EvalResult])
+
+
 def read_rows(path: Path) -> list[EvalResult]:
-    """Read rows; :class:`DataError` for unknown fields, or if they are not as the manifest beside them says."""
+    """Read rows; :class:`DataError` with a line for each value that no row can have, naming the row and the field.
+
+    It is also raised for rows that are not as the manifest beside them says.
+    """
     problem = verify_beside_manifest(path)
     if problem is not None:
         raise DataError(problem, f"remove {path.parent}: the command that made it makes it again")
-    names = {field.name for field in fields(EvalResult)}
-    rows = []
-    for entry in read_json(path):
-        if not isinstance(entry, dict) or set(entry) - names:
-            raise DataError(f"{path}: not result rows of this version")
-        try:
-            value = math.nan if entry["value"] is None else float(entry["value"])
-            row = EvalResult(**{"selected": _selection_of_old(entry), **entry, "value": value})
-            if row.selected not in SELECTIONS:
-                raise ValueError(row.selected)
-            rows.append(_with_interval(row))
-        except (KeyError, TypeError, ValueError):
-            raise DataError(f"{path}: not result rows of this version") from None
-    return rows
+    entries = read_json(path)
+    if isinstance(entries, list):
+        entries = [_with_selection(entry) if isinstance(entry, dict) else entry for entry in entries]
+    try:
+        rows = _reader().validate_python(entries)
+    except ValidationError as failure:
+        raise _faults(path, [_sentence(dict(error)) for error in failure.errors(include_url=False)]) from None
+    if faults := [f"row {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _disagreements(row)]:
+        raise _faults(path, faults)
+    return [_with_interval(row) for row in rows]
 
 
-def _selection_of_old(entry: Mapping[str, Any]) -> str:
-    """How the trial of a row was chosen that does not say it: such rows have said only that it was on validation."""
-    return SHOWN if str(entry.get("note", "")).startswith(ON_VALIDATION) else FIXED
+def _faults(path: Path, faults: Sequence[str]) -> DataError:
+    more = len(faults) - _SHOWN_FAULTS
+    lines = [f"{path}: {fault}" for fault in faults[:_SHOWN_FAULTS]]
+    lines += [f"{path}: {more} more values are wrong"] if more > 0 else []
+    first = lines[0] if len(faults) == 1 else f"{lines[0]} (and {len(faults) - 1} more)"
+    return DataError(first, problems=tuple(lines))
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """An error of pydantic's as ``row 3: n: should be a valid integer, was given 'x'``."""
+    where, given = error["loc"], error["input"]
+    if error["type"] == "unexpected_keyword_argument":
+        return f"row {where[0] + 1}: {where[1]!r:.60}: no field of this version's rows"
+    place = "".join(f"row {part + 1}: " if isinstance(part, int) else f"{part}: " for part in where[:2])
+    message = str(error["msg"]).removeprefix("Input ").replace(f" or an instance of {EvalResult.__name__}", "")
+    shown = repr(given)
+    text = "" if error["type"] == "missing" else f", was given {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    return f"{place}{message}{text}"
+
+
+def _disagreements(row: EvalResult) -> list[str]:
+    """What no two fields of a row can say together."""
+    faults = []
+    if row.low is not None and row.high is not None and row.low > row.high:
+        faults.append(f"low: {row.low} is above high, {row.high}")
+    if row.task == "classify" and not (math.isnan(row.value) or 0 <= row.value <= 100):
+        faults.append(f"value: {row.value} is no accuracy in percent, of task classify")
+    return faults
+
+
+def _with_selection(entry: dict[str, Any]) -> dict[str, Any]:
+    """A row with how its trial was chosen; rows that do not say it have said only that it was on validation."""
+    if "selected" in entry:
+        return entry
+    return {**entry, "selected": SHOWN if str(entry.get("note", "")).startswith(ON_VALIDATION) else FIXED}
 
 
 def rows_in(output: Path) -> list[EvalResult]:
@@ -219,7 +288,7 @@ def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:
     return max(candidates, key=lambda row: row.heldout or 0.0, default=None)
 
 
-def combined(selections: Iterable[str]) -> str:
+def combined(selections: Iterable[Selection]) -> Selection:
     """How a number was chosen of which several things were, each as said: the one that weighs most; FIXED of none."""
     return max(selections, key=SELECTIONS.index, default=FIXED)
 
@@ -230,12 +299,12 @@ def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) 
     A number that is not finite is empty; text that a spreadsheet would run as a formula begins with a quote.
     """
     stream = io.StringIO()
-    names = [field.name for field in fields(EvalResult)]
+    names = _names()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names if variants is None else ["variant", *names])
     for i, row in enumerate(rows):
-        values = [row.plain()[name] for name in names]
-        writer.writerow(map(formula_safe, values if variants is None else [variants[i], *values]))
+        values = row.plain().values()
+        writer.writerow(map(formula_safe, values if variants is None else (variants[i], *values)))
     return stream.getvalue()
 
 

@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:
         default="huggingface",
         help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
     )
-    parser.add_argument("--facet", default=None, help="which facet, if the store has several")
+    parser.add_argument("--facet", default=None, help="one facet of a store with several (default: all)")
     for stage in map(stages.load, stages.commands()):
         if stage.command is not None:
             parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
@@ -134,10 +134,9 @@ def _add_export(actions: Any) -> None:
 
 
 def convert_features(args: Args) -> int:
-    from dinoskip.features import FeatureStore  # torch
-    from dinoskip.features.convert import SAVE
+    from dinoskip.features.convert import SAVE, facets_of  # torch
 
-    SAVE[args.to](FeatureStore.open(args.store, facet=args.facet), Path(args.out))
+    SAVE[args.to](facets_of(args.store, args.facet), Path(args.out))
     print(args.out)
     return 0
 

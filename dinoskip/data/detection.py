@@ -35,22 +35,33 @@ def are_coordinates(values: Iterable[float]) -> bool:
     return all(abs(value) <= MAX_COORDINATE for value in values)
 
 
-def upright_boxes(
-    boxes: list[Box], image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
-) -> list[Box]:
-    """Return boxes as they lie in the upright image, where EXIF turns it.
+def frame_of(
+    image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
+) -> tuple[tuple[int, int], int]:
+    """Return the (height, width) that an image's annotation is of, and the EXIF orientation by which it is turned.
 
-    ``annotated`` is the (height, width) that the annotation gives: of the stored pixels, or of the upright image, which
-    the boxes are in then. With ``swapped`` it may have its sides in either order. Raises
-    :class:`DataError` saying ``where`` for another size and for a box outside the image.
+    ``annotated`` is the (height, width) that the annotation gives: of the stored pixels (also if None), or of the
+    upright image, which is not turned any more: 1. With ``swapped`` it may have its sides in either order. Raises
+    :class:`DataError` saying ``where`` for another size.
     """
     (height, width), orientation = stored_geometry(image)
     stored = annotated in (None, (height, width))
     frame = (height, width) if stored or orientation < 5 else (width, height)
     if annotated is not None and not (swapped and annotated == frame[::-1]):
         same_size(annotated, frame, where)
-    inside([(x, y) for box in boxes for x, y in (box[1:3], box[3:])], frame, "boxes", where)
-    if orientation == 1 or not stored:
+    return frame, orientation if stored else 1
+
+
+def upright_boxes(
+    boxes: list[Box], image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
+) -> list[Box]:
+    """Return boxes as they lie in the upright image, where EXIF turns it; ``annotated`` as in :func:`frame_of`.
+
+    Raises :class:`DataError` saying ``where`` for another size and for a box outside the image.
+    """
+    (height, width), orientation = frame_of(image, annotated, where, swapped=swapped)
+    inside([(x, y) for box in boxes for x, y in (box[1:3], box[3:])], (height, width), "boxes", where)
+    if orientation == 1:
         return boxes
     if orientation >= 5:
         boxes = [Box(box.label, box.y1, box.x1, box.y2, box.x2) for box in boxes]
@@ -124,6 +135,9 @@ class DetectionDataset(LabelledImages):
             if item.label not in self.class_names:
                 raise DataError(f"{self.annotation_paths[index]}: {item.label!r} is none of the dataset's classes")
         return objects
+
+    def check_outlines(self, index: int) -> None:
+        """Raise :class:`DataError` unless every outline of image ``index`` can be read; these sets have boxes alone."""
 
     def boxes(self, index: int) -> np.ndarray:
         """Return the boxes of image ``index``, float32 (K, 4): x1 y1 x2 y2 in pixels, 0-based, end exclusive."""

@@ -6,6 +6,7 @@ processes. Nothing is extracted.
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 from contextlib import suppress
@@ -15,14 +16,27 @@ from typing import Any
 
 import numpy as np
 
+from dinoskip.console import log
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import content_marks, is_image_name, name_key, nfc, prefix_of
 from dinoskip.errors import DataError, DinoskipError, guard
-from dinoskip.files import MANIFEST, confined, hash_of, open_regular, read_json, read_manifest, write_json
+from dinoskip.files import (
+    MANIFEST,
+    MAX_JSON,
+    canonical_json,
+    confined,
+    hash_of,
+    open_regular,
+    read_json,
+    read_manifest,
+    read_regular,
+    sha256_bytes,
+    write_bytes,
+)
 from dinoskip.images import image_from_bytes, size_from_bytes
 
 PACK_RECORD = "pack.json"
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2  # 1 had no sha256
 LABEL_BYTES = 64
 MAX_CLASSES = 1_000_000  # a larger number is no class: a list of that many names would fill the memory
 
@@ -170,20 +184,36 @@ def _holds_images(folder: Path) -> bool:
 def read_index(shard: Path) -> Shard:
     """Return the index of one tar file, from ``.NAME.index.json`` beside it if that is of this file, else made anew.
 
-    Writing the index is tried and may fail: shards often lie where nobody may write.
+    The index holds its own sha256; one whose rows have changed since they were written is made anew, too, and the log
+    says so. Writing it is tried and may fail: shards often lie where nobody may write.
     """
     cache = shard.with_name(f".{shard.name}.index.json")
     status = shard.stat()
     mark = [INDEX_FORMAT, status.st_size, status.st_mtime_ns]
-    with suppress(DataError, ValueError, TypeError, LookupError, OverflowError):
-        saved = read_json(cache)
-        if saved["mark"] == mark:
-            return _checked(saved["images"], shard, status.st_size)
+    with suppress(DataError, OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
+        return _checked(_saved_index(cache, mark), shard, status.st_size)
     images = _scan(shard)
     index = _checked(images, shard, status.st_size)
+    rows = canonical_json(images).encode()
+    header = canonical_json({"mark": mark, "sha256": sha256_bytes(rows)}).encode()
     with suppress(OSError, DinoskipError):
-        write_json(cache, {"mark": mark, "images": images})
+        write_bytes(cache, header + b"\n" + rows)
     return index
+
+
+def _saved_index(cache: Path, mark: list[int]) -> Any:
+    """The rows of an index, its second line, of which the first gives the ``mark`` of the tar file and the sha256.
+
+    Raises any error of reading JSON, :class:`DataError` for another mark and for rows that have changed.
+    """
+    header, _, rows = read_regular(cache, MAX_JSON).partition(b"\n")
+    stated = json.loads(header)
+    if stated["mark"] != mark:
+        raise DataError(f"{cache}: of another tar file")
+    if stated["sha256"] != sha256_bytes(rows):
+        log.warning("%s: differs from its recorded sha256; the tar file is read anew", cache)
+        raise DataError(f"{cache}: changed since it was written")
+    return json.loads(rows)
 
 
 def _checked(images: list[list[Any]], shard: Path, size: int) -> Shard:

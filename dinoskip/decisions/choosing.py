@@ -19,7 +19,17 @@ from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.decisions.failures import failed_cuts, is_lifeless
 from dinoskip.estimates import Estimate, estimate, known
 from dinoskip.records import ImageRecords
-from dinoskip.results import CROSS_FITTED, FIXED, HELD_OUT, OF_A_NETWORK, SHOWN, EvalResult, best_by_heldout, combined
+from dinoskip.results import (
+    CROSS_FITTED,
+    FIXED,
+    HELD_OUT,
+    OF_A_NETWORK,
+    SHOWN,
+    EvalResult,
+    Selection,
+    best_by_heldout,
+    combined,
+)
 from dinoskip.tasks import is_error
 
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a fit of the evaluation's own
@@ -55,7 +65,7 @@ class Score:
     fitted: Estimate | None = None
     read: tuple[EvalResult, ...] = ()
     when: str = ""
-    selected: str = FIXED
+    selected: Selection = FIXED
 
     @property
     def failed(self) -> str:
@@ -108,7 +118,7 @@ class Score:
 
 
 def score_of(
-    row: EvalResult, records: Sequence[ImageRecords] = (), how: str = "", place: str = "", selected: str = FIXED
+    row: EvalResult, records: Sequence[ImageRecords] = (), how: str = "", place: str = "", selected: Selection = FIXED
 ) -> Score:
     """The number of one row, whose block was ``selected`` so; ``place`` is the block, perhaps with its read point."""
     of_all = combined([selected, row.selected])
@@ -127,7 +137,7 @@ def choose(rows: Mapping[str, EvalResult], records: Records, seed: int = 0) -> S
     top = max(rows, key=lambda place: rows[place].ranking_value)
     trials = combined(row.selected for row in rows.values())
 
-    def read_at(place: str, how: str, selected: str) -> Score:
+    def read_at(place: str, how: str, selected: Selection) -> Score:
         score = score_of(rows[place], records.get(rows[place], ()), how, place, combined([selected, trials]))
         return replace(score, best=rows[top])
 

@@ -4,6 +4,9 @@
 row an image with ``image`` (its id), ``height`` and ``width`` (of the patches' grid), for each block n
 ``block{n}_tokens`` (h·w lists of C numbers, raster order) and, where there are class tokens, ``block{n}_cls`` (C).
 Numbers are float16 or float32 as in the store; bfloat16 becomes float32.
+
+A copy holds what is given: one facet of a store, or several. Of several the names of arrays and columns have the facet
+in them, as in the store: ``tokens_mlp_block3``, ``block3_mlp_tokens``.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import importlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +26,7 @@ import torch
 
 from dinoskip.console import Progress
 from dinoskip.errors import ConfigError, translate_write_errors
-from dinoskip.features.store import FeatureStore
+from dinoskip.features.store import FeatureStore, cls_name, tokens_name
 from dinoskip.files import canonical_json, publish_directory, save_tensors, write_manifest, write_text
 
 SHARD_BYTES = 2**28
@@ -44,7 +47,7 @@ Frozen features of {images} images, a row each: blocks {blocks}, facet {facet}, 
 from datasets import load_dataset
 
 rows = load_dataset("FOLDER", split="train").with_format("numpy")
-rows[0]["image"], rows[0]["block{first}_tokens"].shape  # (height * width, channels)
+rows[0]["image"], rows[0]["{tokens}"].shape  # (height * width, channels)
 ```
 """
 
@@ -72,7 +75,22 @@ def _new_folder(out: Path) -> Iterator[Path]:
         publish_directory(folder, out)
 
 
-def save_dataset(store: FeatureStore, out: Path) -> None:
+def facets_of(path: str | Path, facet: str | None = None) -> list[FeatureStore]:
+    """Open a store once for each facet that it holds, or for the one that is named."""
+    first = FeatureStore.open(path, facet=facet)
+    others = first.facets[1:] if facet is None else ()
+    return [first, *(FeatureStore.open(path, facet=other) for other in others)]
+
+
+def _description(stores: Sequence[FeatureStore]) -> dict[str, Any]:
+    """What the copy is of; ``facet``, ``norm`` and ``dim`` are lists where there are several facets, as in a store."""
+    about = {name: value for name, value in stores[0].manifest.items() if name != "facets"}
+    if len(stores) > 1:
+        about |= {name: [store.manifest[name] for store in stores] for name in ("facet", "norm", "dim")}
+    return about
+
+
+def save_dataset(stores: Sequence[FeatureStore], out: Path) -> None:
     """Write a data set folder of Hugging Face, whole or not at all.
 
     Raises :class:`ConfigError` without pyarrow and for a folder that exists and is none of these.
@@ -80,29 +98,34 @@ def save_dataset(store: FeatureStore, out: Path) -> None:
     pyarrow, parquet = _package("pyarrow", "datasets"), _package("pyarrow.parquet", "datasets")
     if out.exists() and not (out / "data").is_dir():
         raise ConfigError(f"{out}: is there and is no data set folder", "name another folder")
-    shards = max(1, math.ceil(_bytes(store) / SHARD_BYTES))
-    schema = _schema(pyarrow, store)
-    ends = np.linspace(0, len(store.ids), min(shards, len(store.ids)) + 1).round().astype(int)
-    with _new_folder(out) as folder, Progress("data set", len(store.ids), "images") as progress:
+    images = len(stores[0].ids)
+    shards = max(1, math.ceil(sum(map(_bytes, stores)) / SHARD_BYTES))
+    schema = _schema(pyarrow, stores)
+    ends = np.linspace(0, images, min(shards, images) + 1).round().astype(int)
+    with _new_folder(out) as folder, Progress("data set", images, "images") as progress:
         (folder / "data").mkdir()
         for number, (start, end) in enumerate(pairwise(ends)):
             path = folder / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
             with parquet.ParquetWriter(path, schema) as writer:
                 for first in range(start, end, _ROW_GROUP):
-                    rows = [_row(store, index) for index in range(first, min(first + _ROW_GROUP, end))]
+                    rows = [_row(stores, index) for index in range(first, min(first + _ROW_GROUP, end))]
                     writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
                     progress.advance(len(rows))
-        write_text(folder / "README.md", _card(store, out.name))
+        write_text(folder / "README.md", _card(stores, out.name))
 
 
-def _tensors(store: FeatureStore, block: int) -> dict[str, torch.Tensor]:
+def _tensors(stores: Sequence[FeatureStore], block: int) -> dict[str, torch.Tensor]:
     """The arrays of a block as stored, in memory; of ragged ones the first row of each image, ``offsets``."""
-    kind, tensors = getattr(torch, store.dtype), dict[str, torch.Tensor]()
-    if store.manifest["tokens"]:
-        tensors[f"tokens_block{block}"] = torch.from_numpy(np.array(store.tokens(block))).view(kind)
-    if (cls := store.cls(block)) is not None:
-        tensors[f"cls_block{block}"] = torch.from_numpy(cls).to(kind)
-    return tensors if store.offsets is None else {"offsets": torch.from_numpy(store.offsets), **tensors}
+    tensors: dict[str, torch.Tensor] = {}
+    for store in stores:
+        kind, facet = getattr(torch, store.dtype), store.facet if len(stores) > 1 else ""
+        if store.manifest["tokens"]:
+            tensors[tokens_name(block, facet)] = torch.from_numpy(np.array(store.tokens(block))).view(kind)
+        if (cls := store.cls(block)) is not None:
+            tensors[cls_name(block, facet)] = torch.from_numpy(cls).to(kind)
+        if store.offsets is not None:
+            tensors["offsets"] = torch.from_numpy(store.offsets)  # the same of every facet
+    return tensors
 
 
 def _whole(store: FeatureStore, out: Path) -> None:
@@ -113,35 +136,35 @@ def _whole(store: FeatureStore, out: Path) -> None:
         raise ConfigError(f"{store.path}: its levels have grids of their own", "read the .npy files")
 
 
-def save_safetensors(store: FeatureStore, out: Path) -> None:
+def save_safetensors(stores: Sequence[FeatureStore], out: Path) -> None:
     """Write a file a block, ``block{b}.safetensors``, with the description as its metadata ``manifest``.
 
     It takes the memory of one block.
     """
-    _whole(store, out)
+    _whole(stores[0], out)
+    about = {"manifest": canonical_json(_description(stores))}
     with _new_folder(out) as folder:
-        for block in store.blocks:
-            about = {"manifest": canonical_json(store.manifest)}
-            save_tensors(folder / f"block{block}.safetensors", _tensors(store, block), about)
+        for block in stores[0].blocks:
+            save_tensors(folder / f"block{block}.safetensors", _tensors(stores, block), about)
 
 
-def save_hdf5(store: FeatureStore, out: Path) -> None:
+def save_hdf5(stores: Sequence[FeatureStore], out: Path) -> None:
     """Write ``features.h5``: all arrays, bfloat16 as uint16 bits, and the description as attributes and tables.
 
     It takes the memory of one block. Raises :class:`ConfigError` without h5py.
     """
     h5py = _package("h5py", "hdf5")
-    _whole(store, out)
+    _whole(stores[0], out)
     with _new_folder(out) as folder, h5py.File(folder / "features.h5", "w") as opened:
-        for key, value in store.manifest.items():
+        for key, value in _description(stores).items():
             if key == "ids":
                 opened.create_dataset(key, data=value, dtype=h5py.string_dtype())
             elif key in {"grids", "image_sizes"}:  # a row an image: too long for attributes
                 opened.create_dataset(key, data=np.array(value, np.int64))
             else:
                 opened.attrs[key] = canonical_json(value) if isinstance(value, dict) else value
-        for block in store.blocks:
-            for name, tensor in _tensors(store, block).items():
+        for block in stores[0].blocks:
+            for name, tensor in _tensors(stores, block).items():
                 if name not in opened:
                     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
                     opened.create_dataset(name, data=bits.numpy())
@@ -155,35 +178,43 @@ def _numbers(store: FeatureStore) -> np.dtype[Any]:
     return np.dtype(np.float16 if store.dtype == "float16" else np.float32)
 
 
-def _schema(pyarrow: Any, store: FeatureStore) -> Any:
-    vector = pyarrow.list_(pyarrow.from_numpy_dtype(_numbers(store)))
+def _column(stores: Sequence[FeatureStore], store: FeatureStore, block: int, what: str) -> str:
+    return f"block{block}_{store.facet}_{what}" if len(stores) > 1 else f"block{block}_{what}"
+
+
+def _schema(pyarrow: Any, stores: Sequence[FeatureStore]) -> Any:
     fields = [("image", pyarrow.string()), ("height", pyarrow.int32()), ("width", pyarrow.int32())]
-    for block in store.blocks:
-        fields.append((f"block{block}_tokens", pyarrow.list_(vector)))
-        fields += [(f"block{block}_cls", vector)] if store.cls(block, slice(0, 1)) is not None else []
+    for store in stores:
+        vector = pyarrow.list_(pyarrow.from_numpy_dtype(_numbers(store)))
+        for block in store.blocks:
+            fields.append((_column(stores, store, block, "tokens"), pyarrow.list_(vector)))
+            if store.cls(block, slice(0, 1)) is not None:
+                fields.append((_column(stores, store, block, "cls"), vector))
     return pyarrow.schema(fields)
 
 
-def _row(store: FeatureStore, index: int) -> dict[str, Any]:
-    height, width = store.grid(index)
-    row: dict[str, Any] = {"image": store.ids[index], "height": height, "width": width}
-    for block in store.blocks:
-        row[f"block{block}_tokens"] = list(store.tokens(block, index).astype(_numbers(store)))
-        cls = store.cls(block, slice(index, index + 1))
-        if cls is not None:
-            row[f"block{block}_cls"] = cls[0].astype(_numbers(store))
+def _row(stores: Sequence[FeatureStore], index: int) -> dict[str, Any]:
+    height, width = stores[0].grid(index)
+    row: dict[str, Any] = {"image": stores[0].ids[index], "height": height, "width": width}
+    for store in stores:
+        for block in store.blocks:
+            tokens = store.tokens(block, index).astype(_numbers(store))
+            row[_column(stores, store, block, "tokens")] = list(tokens)
+            if (cls := store.cls(block, slice(index, index + 1))) is not None:
+                row[_column(stores, store, block, "cls")] = cls[0].astype(_numbers(store))
     return row
 
 
-def _card(store: FeatureStore, name: str) -> str:
-    about = store.manifest
+def _card(stores: Sequence[FeatureStore], name: str) -> str:
+    first = stores[0]
+    facets, norms = (", ".join(dict.fromkeys(store.manifest[key] for store in stores)) for key in ("facet", "norm"))
     return _CARD.format(
-        name=name, images=len(store.ids), blocks=", ".join(map(str, store.blocks)), facet=about["facet"],
-        norm=about["norm"], weights=about["weights_hash"], first=store.blocks[0],
+        name=name, images=len(first.ids), blocks=", ".join(map(str, first.blocks)), facet=facets, norm=norms,
+        weights=first.manifest["weights_hash"], tokens=_column(stores, first, first.blocks[0], "tokens"),
     )  # fmt: skip
 
 
-SAVE: Mapping[str, Callable[[FeatureStore, Path], None]] = MappingProxyType(
+SAVE: Mapping[str, Callable[[Sequence[FeatureStore], Path], None]] = MappingProxyType(
     {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5}
 )
 """What ``dinoskip features convert --to`` writes."""

@@ -28,8 +28,9 @@ from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
 from dinoskip.models.image_transform import ImageTransform
 from dinoskip.models.levels import HookedLevels, LevelReader, TimmLevels
 from dinoskip.models.temperature import Temperature
-from dinoskip.precision import Precision, frozen_passes
+from dinoskip.precision import frozen_passes
 from dinoskip.read_points import FACETS
+from dinoskip.results import Precision
 
 Norm = Literal["none", "final", "layer"]
 

@@ -17,11 +17,11 @@ from dinoskip.fields import Name, not_empty
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.variants import VariantsConfig
+from dinoskip.results import Precision
 from eval.online.config import OnlineConfig
 
 S = TypeVar("S", bound=Config)
-Precision = Literal["fp32", "tf32", "bf16"]
-"""As in :mod:`dinoskip.precision`, which imports torch."""
+
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 Norm = Literal["none", "final", "layer"]
 _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

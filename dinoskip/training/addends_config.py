@@ -119,6 +119,13 @@ class AddendsConfig(PretrainConfig):
     def _has_what_it_compares(self) -> AddendsConfig:
         if self.gram is not None and self.gram.tokens != "all" and not self.masks:
             raise ValueError(f"gram.tokens: {self.gram.tokens} patches are iBOT's alone: take all")
+        images = self.batch_size // self.accumulate
+        if self.koleo is not None and self.koleo.weight and images <= self.koleo.neighbours:
+            # topk would take the image itself, at distance 0: a constant, with no gradient but with a share of the loss
+            raise ValueError(
+                f"koleo.neighbours: {self.koleo.neighbours} others of an image are looked for among the {images} of a "
+                "micro-batch on all ranks (batch_size / accumulate): take a larger batch, or koleo=null"
+            )
         return self
 
     @property

@@ -94,14 +94,17 @@ def koleo(cls: Tensor, neighbours: int = 1, groups: int = 1) -> Tensor:
     KoLeo (Sablayrolles et al. 2019, arXiv:1806.03198) as facebookresearch/dinov2 ``koleo_loss.py`` @b8931f7 has it;
     several neighbours and groups are dinov3's @6876159.
     Neighbours are looked for within each of ``groups`` of consecutive rows. The choice has no gradient, both ends of a
-    distance have. 1e-8 stands at the published three places, so that equal tokens have a finite loss.
+    distance have. 1e-8 stands at the published three places, so that equal tokens have a finite loss. Raises ValueError
+    for a group of at most ``neighbours`` rows: a token is no neighbour of its own.
     """
     unit = F.normalize(at_least_float32(cls), eps=EPS, dim=-1)
     parts = unit.reshape(groups, -1, unit.shape[1])
+    if parts.shape[1] <= neighbours:
+        raise ValueError(f"KoLeo: {neighbours} nearest others among {parts.shape[1]} images")
     with torch.no_grad():
         alike = parts @ parts.transpose(1, 2)
         alike.diagonal(dim1=1, dim2=2).fill_(-1)
-        nearest = alike.topk(min(neighbours, parts.shape[1]), dim=-1).indices  # (groups, n, k)
+        nearest = alike.topk(neighbours, dim=-1).indices  # (groups, n, k)
     others = torch.stack([part[chosen] for part, chosen in zip(parts, nearest, strict=True)])
     distance = (parts[:, :, None] - others + EPS).norm(dim=-1)
     spread: Tensor = -(distance + EPS).log().mean()

@@ -36,7 +36,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     baselines. ``detections_block{b}.json`` is COCO's format of results, ``detector_block{b}`` the weights
     (``network_block{b}`` those of a network that was fine-tuned), as safetensors.
 
-    Raises :class:`DataError` for classes that differ between the splits.
+    Raises :class:`DataError` for classes that differ between the splits, and, before anything is trained, for an
+    outline that is no mask of its image.
     """
     config: DetectionConfig = given.settings
     backbone, out, seed, workers = given.backbone, given.out, given.seed, given.workers
@@ -47,6 +48,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     out.mkdir(parents=True, exist_ok=True)
     numbers = list(backbone.numbers) if isinstance(given.blocks, str) else given.block_numbers
     truth = [val.outlined(i) for i in range(len(val))]
+    for i in range(len(train)):
+        train.outlined(i)  # what cannot be learnt is refused before the hours of training, not in them
     template = row_like(
         given, "detection", "box AP", facet="out", norm=config.norm, protocol=config.label,
         classes=len(val.categories), resolution=f"short side {config.short_side}, long side up to {config.long_side}",

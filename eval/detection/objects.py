@@ -17,6 +17,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.errors import DataError
 from dinoskip.images import image_size, read_image, stored_geometry
+from eval.objects.scores import outline
 
 Truth = dict[str, Tensor]
 Entry = dict[str, Any]
@@ -67,10 +68,12 @@ class Objects:
         ]  # fmt: skip
 
     def outlined(self, index: int) -> list[Entry]:
-        """Return :meth:`entries` with ``segmentation``, the outline run by run, where the set has outlines."""
-        entries = self.entries(index)
-        coco = self.coco
-        return entries if coco is None else [{**entry, "segmentation": coco.runs(entry)} for entry in entries]
+        """Return :meth:`entries` with ``segmentation``, the checked outline run by run, where the set has outlines."""
+        entries, coco = self.entries(index), self.coco
+        if coco is None or not entries:
+            return entries
+        size = self.size(index)
+        return [{**entry, "segmentation": outline(coco.outline(entry, size))} for entry in entries]
 
     def truth(self, index: int, size: tuple[int, int]) -> Truth:
         """The objects of an image of ``size`` (H, W) as a detector learns them: without crowds and empty boxes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -190,6 +190,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         raise ConfigError(f"masks: {dataset.name} has boxes alone", "kinds coco_json and coco20k have outlines")
     where = places(store, dataset)
     truth = [dataset.boxes(i) for i in where]
+    masks = [[outline(mask) for mask in outlined.masks(i)] for i in where] if config.masks and outlined else None
     out.mkdir(parents=True, exist_ok=True)
     predicted = _Found(store, config, out, given.backbone)
     take_out_positions(predicted.positions, store, given.backbone, out)
@@ -210,19 +211,18 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     for name, rule in BOXES.items():
         same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
         recorded += baseline_rows(name, _rows(template, match_boxes(same, truth)))
-    if config.masks and outlined is not None:
-        recorded += _mask_rows(predicted, [outlined.masks(i) for i in where], rows, template)
+    if masks is not None:
+        recorded += _mask_rows(predicted, masks, rows, template)
     log_best(recorded, "AP50")
     predicted.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
 def _mask_rows(
-    objects: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], rows: Sequence[EvalResult], template: EvalResult
+    objects: _Found, truth: Sequence[Sequence[Outline]], rows: Sequence[EvalResult], template: EvalResult
 ) -> list[RecordedRow]:
     """Score objects as masks, a row for each of ``rows``: every block, then the baselines' boxes."""
     features = objects.features
-    truth = [[outline(mask) for mask in image_masks] for image_masks in masks]
     recorded: list[RecordedRow] = []
     for number, about in enumerate(rows):
         predicted = [objects.outlines(number, i) for i in range(len(features))]

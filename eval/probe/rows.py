@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult
+from dinoskip.results import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, Selection
 from dinoskip.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import Key, LabelledTokens
@@ -93,7 +93,7 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
-def _selected(result: ProbeResult) -> str:
+def _selected(result: ProbeResult) -> Selection:
     """How its learning rate and weight decay were chosen."""
     return HELD_OUT if len(result.trials) > 1 else FIXED
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -167,12 +168,17 @@ def test_the_index_is_kept_and_believed_only_while_it_fits(shards: Path) -> None
     index = shards / ".part-0.tar.index.json"
     assert index.exists()
     assert TarShards.open(path).names == first.names
-    lies = index.read_text().replace(str(first.offsets[0]), str(1 << 40))
-    saved = json.loads(index.read_text())
-    torn = json.dumps({**saved, "images": [[]]})
-    huge = json.dumps({**saved, "images": [[row[0], (1 << 63) - 1, (1 << 63) - 1, -1] for row in saved["images"]]})
-    many = json.dumps({**saved, "images": [[*row[:3], 1 << 60] for row in saved["images"]]})
-    for damaged in (lies, "{", "[]", '{"mark": 1}', lies.replace("sub/p00.jpg", "sub/p03.jpg"), torn, huge, many):
+    header, rows = index.read_text().splitlines()
+    saved = json.loads(rows)
+
+    def sealed(images: object) -> str:
+        """An index made to do harm: its sha256 agrees with what it holds."""
+        text = json.dumps(images)
+        return json.dumps({**json.loads(header), "sha256": hashlib.sha256(text.encode()).hexdigest()}) + f"\n{text}"
+
+    far = sealed([[row[0], (1 << 63) - 1, (1 << 63) - 1, -1] for row in saved])
+    many, nested = sealed([[*row[:3], 1 << 60] for row in saved]), header + "\n" + "[" * 100_000
+    for damaged in ("{", "[]", '{"mark": 1}', header, f"{header}\n", sealed([[]]), far, many, nested):
         index.write_text(damaged)
         assert (TarShards.open(path).offsets == first.offsets).all()
     image = ImageFolder.open(shards.parent / "photos").root / "p01.jpg"
@@ -181,6 +187,30 @@ def test_the_index_is_kept_and_believed_only_while_it_fits(shards: Path) -> None
     index.unlink()
     index.mkdir()  # nothing can be written there: the set opens all the same
     assert len(TarShards.open(path)) == 1
+
+
+def test_an_index_in_which_anything_changed_is_not_believed(
+    tmp_path: Path, shards: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = sorted((shards.parent / "photos").rglob("*.jpg"))[:2]
+    members = {"a.jpg": images[0].read_bytes(), "a.cls": b"3", "b.jpg": images[1].read_bytes(), "b.cls": b"14"}
+    path = write_tar(tmp_path / "classes.tar", members)
+    first, index = TarShards.open(path), tmp_path / ".classes.tar.index.json"
+    assert first.labels is not None
+    assert first.labels.tolist() == [3, 14]
+    whole = index.read_text()
+    label = whole.replace(",3]", ",4]")
+    exchanged = whole.replace("a.jpg", "c.jpg").replace("b.jpg", "a.jpg").replace("c.jpg", "b.jpg")
+    for changed in (label, exchanged, whole.replace('"sha256":"', '"sha256":"0'), whole.replace(",14]", ",14.0]")):
+        assert changed != whole
+        index.write_text(changed)
+        caplog.clear()
+        again = TarShards.open(path)
+        assert again.names == first.names
+        assert again.labels is not None
+        assert (again.labels.tolist(), again.offsets.tolist()) == ([3, 14], first.offsets.tolist())
+        assert index.name in caplog.text
+        assert index.read_text() == whole, "made anew"
 
 
 def test_a_cut_shard_is_bad_data_not_a_crash(shards: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_copy_holds_the_same(
     dataset = images([(24, 16), (16, 24), (24, 16), (9, 8)])
     store = export(backbone, dataset, tmp_path / "npy", "all", "key", "none", dtype, transform=transform)
     expected = {path.stem: as_float(np.load(path)) for path in store.path.glob("*.npy")}
-    SAVE[kind](store, tmp_path / kind)
+    SAVE[kind]([store], tmp_path / kind)
     found = arrays_of(tmp_path / kind, store)
     if store.offsets is not None:
         np.testing.assert_array_equal(found.pop("offsets"), store.offsets)
@@ -124,4 +124,47 @@ def test_a_copy_holds_the_same(
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
     with pytest.raises(ConfigError, match="is there already"):
-        SAVE[kind](store, tmp_path / kind)
+        SAVE[kind]([store], tmp_path / kind)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "hdf5"])
+@pytest.mark.parametrize("facet", [None, "mlp"])
+def test_every_facet_is_copied_or_the_one_that_is_named(
+    tmp_path: Path, backbone: Backbone, images: Callable, kind: str, facet: str | None
+) -> None:
+    dataset = images([(24, 16), (16, 24)])
+    store = export(backbone, dataset, tmp_path / "npy", "all", ("key", "mlp"), ("none", "none"), transform=NATIVE)
+    command = ["features", "convert", str(store.path), str(tmp_path / kind), "--to", kind, "-q"]
+    assert main([*command, *(["--facet", facet] if facet else [])]) == 0
+    expected = {path.stem: np.load(path) for path in store.path.glob("*.npy")}
+    if facet:
+        expected = {name.replace(f"_{facet}", ""): array for name, array in expected.items() if facet in name}
+    if kind == "hdf5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / kind / "features.h5") as opened:
+            found = {name: opened[name][()] for name in opened if name.startswith(("tokens", "cls"))}
+            facets = opened.attrs["facet"] if facet else list(opened.attrs["facet"])
+    else:
+        found = {}
+        for path in (tmp_path / kind).glob("*.safetensors"):
+            with safe_open(path, "np") as opened:
+                found |= {name: opened.get_tensor(name) for name in opened.keys() if name != "offsets"}  # noqa: SIM118
+                facets = json.loads(opened.metadata()["manifest"])["facet"]
+    assert facets == (facet or ["key", "mlp"])
+    assert len(expected) == (4 if facet else 8)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_a_data_set_has_a_column_of_every_facet(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    dataset = images([(24, 16), (16, 24)])
+    store = export(backbone, dataset, tmp_path / "npy", [2], ("key", "mlp"), ("none", "none"), transform=NATIVE)
+    assert main(["features", "convert", str(store.path), str(tmp_path / "rows"), "-q"]) == 0
+    [file] = (tmp_path / "rows" / "data").iterdir()
+    rows = parquet.read_table(file).to_pylist()
+    for facet in ("key", "mlp"):
+        opened = FeatureStore.open(store.path, facet=facet)
+        for index, row in enumerate(rows):
+            np.testing.assert_array_equal(np.array(row[f"block2_{facet}_tokens"]), opened.tokens(2, index))

@@ -256,7 +256,7 @@ def test_readers_in_the_documentation(tmp_path: Path, backbone: Backbone, images
         for kind, code in zip(("npy", "safetensors", "hdf5"), codes, strict=True):
             assert "dinoskip" not in code
             if kind != "npy":
-                SAVE[kind](store, copies / kind)
+                SAVE[kind]([store], copies / kind)
             if kind == "npy" or dtype != "bfloat16":
                 exec(code, names)
                 np.testing.assert_array_equal(names.pop("image"), store.tokens(1, 1))

@@ -27,11 +27,13 @@ VOC = [
 COCO = {
     "images": [{"id": 1, "file_name": "a.png", "height": 4, "width": 6}, {"id": 2, "file_name": "b.png"}],
     "annotations": [
-        {"id": 1, "image_id": 1, "category_id": 3, "bbox": [0.5, 1, 2, 2.5], "iscrowd": 0},
-        {"id": 2, "image_id": 2, "category_id": 3, "bbox": [0, 0, 1, 1], "iscrowd": 1},
+        {"id": 1, "image_id": 1, "category_id": 3, "bbox": [0.5, 1, 2, 2.5], "iscrowd": 0,
+         "segmentation": [[0.5, 1, 2.5, 1, 2.5, 3.5]]},
+        {"id": 2, "image_id": 2, "category_id": 3, "bbox": [0, 0, 1, 1], "iscrowd": 1,
+         "segmentation": {"size": [4, 6], "counts": [0, 2, 22]}},
     ],
     "categories": [{"id": 3, "name": "dog"}, {"id": 4, "name": "cat"}],
-}
+}  # fmt: skip
 HUGE = st.sampled_from((10**400, -(10**18), 1e308, float("nan"), float("inf"), 2**63, "9" * 400, -0.0, "../x", "/x"))
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | HUGE,
@@ -63,6 +65,8 @@ def check_coco(content: bytes, root: Path) -> None:
     def read() -> None:
         opened = coco_json(path, root)
         boxes.extend(opened.boxes(index) for index in range(len(opened)))
+        for index in range(len(opened)):
+            opened.check_outlines(index)
 
     if not refused(read, str(root)):
         for found in boxes:

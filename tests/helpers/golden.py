@@ -14,3 +14,10 @@ def recorded(folder: str, task: str | None = None) -> tuple[Path, list[dict[str,
     index = ROOT / folder / "index.json"
     cases = json.loads(index.read_text())["cases"] if index.is_file() else []
     return index.parent, [case for case in cases if task is None or case["task"] == task]
+
+
+def recorded_outlines() -> list[dict[str, Any]]:
+    """Outlines in COCO's format with what becomes of each (``golden/meaning/SPEC.md``, section 5)."""
+    path = ROOT / "meaning" / "outlines.json"
+    cases: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
+    return cases

@@ -46,6 +46,20 @@ def test_golden_koleo(case: dict[str, Any]) -> None:
         assert_close(torch.autograd.grad(total, cls)[0], given["grad_student_cls"], 5e-5)
 
 
+def test_koleo_needs_as_many_others_as_it_asks_for() -> None:
+    """A token is at distance 0 of itself: with C = 128, one image added 31.82, whatever the network."""
+    cls = torch.randn(3, 128, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="1 nearest others among 1 images"):
+        koleo(cls[:1])
+    with pytest.raises(ValueError, match="3 nearest others among 3 images"):
+        koleo(cls, 3)
+    with pytest.raises(ValueError, match="1 nearest others among 1 images"):
+        koleo(cls, groups=3)
+    assert koleo(cls[:2]).item() == pytest.approx(-math.log((cls[0] / cls[0].norm() - cls[1] / cls[1].norm()).norm()))
+    for given in ({"koleo": {"weight": 0}, "batch_size": 1}, {"koleo": {"neighbours": 3}, "batch_size": 4}):
+        job_of(pretrain=given)
+
+
 @golden("sinkhorn")
 def test_golden_sinkhorn(case: dict[str, Any]) -> None:
     given = arrays(case)
@@ -287,6 +301,9 @@ def test_the_preset_is_dino_ibot_koleo_and_sinkhorn() -> None:
         ({"objective": "patch_contrast", "gram": {}}, "gram: it compares with the teacher"),
         ({"paka": {"weight": -1}}, "weight"),
         ({"objective": "mae", "koleo": {}}, "unknown key"),
+        ({"koleo": {}, "batch_size": 1}, "koleo.neighbours"),
+        ({"koleo": {}, "batch_size": 8, "accumulate": 8}, "koleo.neighbours"),
+        ({"koleo": {"neighbours": 4}, "batch_size": 4}, "koleo.neighbours"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:

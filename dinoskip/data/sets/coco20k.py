@@ -48,8 +48,8 @@ def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None 
     folder, listed, path = coco_images(root, "train2014"), root / filename, root / ANNOTATIONS
     names, published = read_coco20k_list(listed)
     index = load_coco(path)
-    unique((entry.get("file_name") for entry in index.imgs.values()), "file_name", path)
-    numbers = {entry.get("file_name"): number for number, entry in index.imgs.items()}
+    unique((entry.get("file_name") for entry in index.images.values()), "file_name", path)
+    numbers = {entry.get("file_name"): number for number, entry in index.images.items()}
     unknown = [name for name in names if name not in numbers]
     if unknown:
         raise DataError(f"{listed}: {unknown[0]!r} is not an image of {path.name} ({len(unknown)} are not)")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +12,25 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
+from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, frame_of, upright_boxes
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.outlines import OutlineError, mask_of_outline
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.errors import DataError, guard
-from dinoskip.files import confined
-from dinoskip.images import stored_geometry, turn_upright
+from dinoskip.files import confined, read_regular
+from dinoskip.images import turn_upright
+
+MAX_JSON = 2 << 30  # bytes; the published one of train2017 has 450 MB
+
+
+@dataclass(frozen=True, eq=False)
+class CocoIndex:
+    """The entries of a JSON: images and categories by their id, annotations by their image's."""
+
+    images: Mapping[Any, dict[str, Any]]
+    categories: Mapping[Any, dict[str, Any]]
+    annotations: Mapping[Any, Sequence[dict[str, Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +43,7 @@ class CocoDetection(DetectionDataset):
     numbers: tuple[Any, ...] = ()  # of the images in the JSON
 
     @cached_property
-    def index(self) -> Any:
+    def index(self) -> CocoIndex:
         """The JSON, read once more where masks are wanted: boxes do without its outlines."""
         return load_coco(self.annotation_paths[0])
 
@@ -48,39 +59,48 @@ class CocoDetection(DetectionDataset):
         """
         path, names = self.annotation_paths[0], self.categories
         entries = []
-        for entry in self.index.imgToAnns.get(self.numbers[index], ()):
+        for entry in self.index.annotations.get(self.numbers[index], ()):
             _box(entry, names, path)
             area = entry.get("area", entry["bbox"][2] * entry["bbox"][3])
             real_numbers([area], "area", f"{path}: annotation {entry['id']}")
             entries.append({**entry, "area": area, "iscrowd": entry.get("iscrowd", 0)})
         return entries
 
-    def runs(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object's outline run by run; :class:`DataError` for one that cannot be read."""
-        with guard(self.annotation_paths[0], f"outline of annotation {entry.get('id')}"):
-            encoded: dict[str, Any] = self.index.annToRLE(entry)
-        return encoded
-
     def outline(self, entry: Mapping[str, Any], size: tuple[int, int]) -> np.ndarray:
-        """Return an object as a mask bool (H, W) of the stored image, whose size is given; errors as :meth:`masks`."""
-        path = self.annotation_paths[0]
-        with guard(path, f"outline of annotation {entry.get('id')}"):
-            mask = np.asarray(self.index.annToMask(entry), dtype=np.bool_)
-        if mask.shape != size:
-            shape = "{} × {}".format(*mask.shape)
-            raise DataError(
-                f"{path}: annotation {entry.get('id')} is of an image of {shape} pixels, not {size[0]} × {size[1]}"
-            )
-        return mask
+        """Return one of :meth:`entries` as a mask bool (H, W) of its image, whose size as annotated is given.
+
+        Raises :class:`DataError` with the first rule that its outline breaks (:mod:`dinoskip.data.outlines`).
+        """
+        where = f"{self.annotation_paths[0]}: annotation {entry['id']}"
+        if "segmentation" not in entry:
+            raise violated(where, "has no outline (segmentation)")
+        try:
+            return mask_of_outline(entry["segmentation"], size, entry["bbox"])
+        except OutlineError as error:
+            raise violated(where, f"outline: {error}") from None
+
+    def _frame(self, index: int) -> tuple[tuple[int, int], int]:
+        path, number = self.annotation_paths[0], self.numbers[index]
+        return frame_of(self.image_paths[index], self.sizes[index], f"{path}: image {number}")
 
     def masks(self, index: int) -> list[np.ndarray]:
         """Return the objects of image ``index``, in the order of its boxes, as masks bool (H, W), upright.
 
-        Raises :class:`DataError` for an object whose outline cannot be read or is of an image of another size.
+        Raises :class:`DataError` for an object without an outline and as :meth:`outline`.
         """
-        size, orientation = stored_geometry(self.image_paths[index])
-        entries = self.index.imgToAnns.get(self.numbers[index], ())
-        return [turn_upright(self.outline(entry, size), orientation) for entry in entries if not entry.get("iscrowd")]
+        size, orientation = self._frame(index)
+        entries = (entry for entry in self.entries(index) if not entry["iscrowd"])
+        return [turn_upright(self.outline(entry, size), orientation) for entry in entries]
+
+    def check_outlines(self, index: int) -> None:
+        """Decode every outline of image ``index``, crowds' too; :class:`DataError` as :meth:`outline`.
+
+        Entries without the key ``segmentation`` are boxes alone.
+        """
+        size, _ = self._frame(index)
+        for entry in self.entries(index):
+            if "segmentation" in entry:
+                self.outline(entry, size)
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
@@ -88,35 +108,39 @@ class CocoDetection(DetectionDataset):
         return upright_boxes(list(self.objects_by_image[index]), self.image_paths[index], self.sizes[index], where)
 
 
-def load_coco(path: Path) -> Any:
-    """Return a pycocotools index of a JSON. It prints while it reads; that is not shown.
+def load_coco(path: Path) -> CocoIndex:
+    """Return what a JSON holds, by numbers.
 
     Raises :class:`DataError` for a damaged one, an id that comes twice and an annotation of no image in it.
     """
-    from pycocotools.coco import COCO  # brings matplotlib
-
     if not path.is_file():
         raise DataError(f"{path}: no such file: expected boxes in COCO's format")
-    with guard(path, "COCO file"), contextlib.redirect_stdout(io.StringIO()):
-        index = COCO(str(path))
-        complete = all(isinstance(index.dataset.get(key), list) for key in ("images", "annotations", "categories"))
-    if not complete:
-        raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
     with guard(path, "COCO file"):
-        for part, kind in (("images", "image"), ("annotations", "annotation"), ("categories", "category")):
-            unique((entry["id"] for entry in index.dataset[part]), kind, path)
-        for entry in index.dataset["annotations"]:
+        content = json.loads(read_regular(path, MAX_JSON))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, no object")
+        parts: list[Any] = [content.get(key) for key in ("images", "annotations", "categories")]
+    if not all(isinstance(part, list) for part in parts):
+        raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
+    images, annotations, categories = parts
+    with guard(path, "COCO file"):
+        for part, kind in ((images, "image"), (annotations, "annotation"), (categories, "category")):
+            unique((entry["id"] for entry in part), kind, path)
+        by_id = {entry["id"]: entry for entry in images}
+        by_image: dict[Any, list[dict[str, Any]]] = {}
+        for entry in annotations:
             where = f"{path}: annotation {entry['id']}"
-            resolve([entry["image_id"]], index.imgs, "image", where)
+            resolve([entry["image_id"]], by_id, "image", where)
             if entry.get("iscrowd", 0) not in (0, 1):
                 raise violated(where, f"iscrowd is {entry['iscrowd']!r}, neither 0 nor 1")
-    return index
+            by_image.setdefault(entry["image_id"], []).append(entry)
+        return CocoIndex(by_id, {entry["id"]: entry for entry in categories}, by_image)
 
 
-def _classes(index: Any, path: Path) -> dict[Any, str]:
+def _classes(index: CocoIndex, path: Path) -> dict[Any, str]:
     """Category names by id, in the order of the ids."""
     try:
-        names = {number: str(index.cats[number]["name"]) for number in sorted(index.cats)}
+        names = {number: str(index.categories[number]["name"]) for number in sorted(index.categories)}
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: a category has no id or name") from error
     if not names or len(set(names.values())) != len(names):
@@ -138,8 +162,8 @@ def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
     return Box(label, round(x), round(y), round(x + width), round(y + height))
 
 
-def _objects(index: Any, number: Any, names: Mapping[Any, str], path: Path) -> tuple[Box, ...]:
-    return tuple(_box(entry, names, path) for entry in index.imgToAnns.get(number, ()) if not entry.get("iscrowd"))
+def _objects(index: CocoIndex, number: Any, names: Mapping[Any, str], path: Path) -> tuple[Box, ...]:
+    return tuple(_box(entry, names, path) for entry in index.annotations.get(number, ()) if not entry.get("iscrowd"))
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[Any, Any] | None:
@@ -156,7 +180,7 @@ class ListedImage(NamedTuple):
 
 
 def with_boxes(
-    index: Any,
+    index: CocoIndex,
     path: Path,
     images: Sequence[ListedImage],
     identity: Mapping[str, Any],
@@ -181,7 +205,7 @@ def with_boxes(
         annotation_paths=(path, *lists),
         ids=tuple(image.id for image in images),
         objects_by_image=tuple(_objects(index, image.number, names, path) for image in images),
-        sizes=tuple(_size(index.imgs[image.number]) for image in images),
+        sizes=tuple(_size(index.images[image.number]) for image in images),
         numbers=tuple(image.number for image in images),
     )
 
@@ -205,7 +229,7 @@ def coco_json(
     path, folder = Path(annotations), Path(images)
     index = load_coco(path)
     try:
-        listed = [(entry["file_name"], number) for number, entry in index.imgs.items()]
+        listed = [(entry["file_name"], number) for number, entry in index.images.items()]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: an image has no id or file_name") from error
     files = [ListedImage(number, entry, confined(folder, entry, path)) for entry, number in listed]

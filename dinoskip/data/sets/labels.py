@@ -127,6 +127,7 @@ def _boxes(opened: DetectionDataset) -> Count:
         read_image(opened.path(index))
         for name in opened.box_labels(index):
             counts[name] += 1
+        opened.check_outlines(index)
 
     return counts, read
 

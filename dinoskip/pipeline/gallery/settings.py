@@ -8,8 +8,8 @@ from typing import Any
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.graph import NodeSettings
-from dinoskip.pipeline.sections import Precision
 from dinoskip.plugins import content_of_part
+from dinoskip.results import Precision
 from eval.tokencut.config import TokenCutConfig
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.layers import LAYERS

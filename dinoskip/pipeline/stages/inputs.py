@@ -9,9 +9,9 @@ from dinoskip import features
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.pipeline.sections import Precision
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.settings import FeatureSettings
+from dinoskip.results import Precision
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet

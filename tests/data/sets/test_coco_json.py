@@ -119,7 +119,7 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
         (lambda c: c["categories"][0].update(name="person"), "different names"),
         (lambda c: c["categories"][0].pop("name"), "a category has no id or name"),
         (lambda c: c.pop("categories"), "needs lists of images"),
-        (lambda c: c.update(annotations=5), "not a readable COCO file"),
+        (lambda c: c.update(annotations=5), "needs lists of images"),
         (lambda c: c["annotations"][0].pop("image_id"), "not a readable COCO file"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
 
     def outlines(content: dict[str, Any]) -> None:
         content["annotations"][0]["segmentation"] = [[0, 0, 10, 0, 10, 4, 0, 4]]
-        content["annotations"][1]["segmentation"] = {"size": [40, 60], "counts": [41, 2, 2357]}
+        content["annotations"][1]["segmentation"] = {"size": [40, 60], "counts": [123, 2, 2275]}
         content["annotations"][3]["segmentation"] = [[1, 1, 3, 1, 3, 3, 1, 3]]
 
     rewrite(coco, outlines)
@@ -220,5 +220,46 @@ def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
     assert [(one.shape, int(one.sum())) for one in first] == [((40, 60), 40), ((40, 60), 2)], "crowds are left out"
     assert first[0][:4, :10].all()
     rewrite(coco, lambda content: content["images"][0].update(height=60, width=40))
-    with pytest.raises(DataError, match="annotation 1 is of an image of 60 × 40 pixels"):
+    with pytest.raises(DataError, match="is of an image of 40×60 pixels, the file has 60×40"):
         open_labels(DETECTION, config, "all").masks(whole.ids.index(NAMES[0]))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("upright", [False, True])
+def test_masks_lie_where_boxes_do_in_photographs_that_exif_turns(
+    tmp_path: Path, orientation: int, upright: bool
+) -> None:
+    """Annotations are of the stored pixels, or of the upright photograph where they state its size."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(tmp_path / "a.png", exif=exif)
+    height, width = (30, 20) if upright and orientation >= 5 else (20, 30)
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "height": height, "width": width}],
+        "annotations": [
+            {**annotation(1, 1, [3, 2, 5, 4]), "segmentation": [[3, 2, 8, 2, 8, 6, 3, 6]]},
+        ],
+        "categories": [{"id": 18, "name": "dog"}],
+    }
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    dataset = open_labels(DETECTION, CocoJsonConfig(root=str(tmp_path)), "all")
+    assert isinstance(dataset, CocoDetection)
+    (mask,), (box,) = dataset.masks(0), dataset.boxes(0)
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    assert mask.shape == ((30, 20) if orientation >= 5 else (20, 30))
+    assert [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] == box.tolist()
+
+
+def test_an_annotation_without_an_outline_is_a_box_alone(coco: Path) -> None:
+    config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
+    dataset = open_labels(DETECTION, config, "all")
+    assert isinstance(dataset, CocoDetection)
+    at = dataset.ids.index(NAMES[0])
+    dataset.check_outlines(at)
+    with pytest.raises(DataError, match="annotation 1: has no outline"):
+        dataset.masks(at)
+    rewrite(coco, lambda content: content["annotations"][2].update(segmentation=[]))
+    with pytest.raises(DataError, match="annotation 3: outline: empty"):
+        open_labels(DETECTION, config, "all").check_outlines(at)
+    left = open_labels(DETECTION, config.model_copy(update={"skip_broken": True}), "all")
+    assert (NAMES[0] in left.ids, left.left_out) == (False, 1)

@@ -101,6 +101,17 @@ def test_rows_files_and_the_same_again(root: Path, tmp_path: Path) -> None:
         evaluate(network(), train, val, [3], tmp_path / "four", SMALL, {"model": "mini"}, workers=1)
 
 
+def test_an_outline_that_is_no_mask_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
+    squares_and_bars(tmp_path, "train", 4)
+    path = tmp_path / "annotations" / "instances_train2017.json"
+    content = json.loads(path.read_text())
+    content["annotations"][-1]["segmentation"] = {"size": [SIDE, SIDE], "counts": [10, 20]}
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="outline: counts"):
+        evaluate(network(), opened(tmp_path, "train"), opened(root, "val"), "all", tmp_path / "out", SMALL, {})
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_fine_tuning_moves_a_copy_of_the_network(root: Path, tmp_path: Path) -> None:
     backbone = network()
     before = {name: one.clone() for name, one in backbone.model.state_dict().items()}
