@@ -48,12 +48,13 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 COUNTED = ("CorLoc", "accuracy_k", "top1", "PCK", "AP", "AR", "box AP", "J recall", "F recall", "within", "delta")
 """Metrics that an object, image or point of few moves by many points."""
+NETWORK = {"label": "n", "backbone": "timm:vit_tiny_patch16_224,pretrained=false,img_size=64,depth=2"}
 STUDY = {
     "name": "device",
     "data": DATA,
-    "variants": {"model": [{"backbone": "timm:vit_tiny_patch16_224,pretrained=false,img_size=64,depth=2", "label": "n"}]},
+    "variants": {"model": [NETWORK]},
     "gallery": {"dataset": "scenes", "first": 1, "size": 64},
-}  # fmt: skip
+}
 
 
 def run(out: Path, stage: str, tasks: Mapping[str, Any], device: str) -> list[Path]:

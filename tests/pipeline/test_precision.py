@@ -22,6 +22,13 @@ from dinoskip.results import EvalResult, read_rows, write_rows
 from dinoskip.tasks import TASKS
 from tests.helpers.study import TINY
 
+SMALLEST = """
+name: s
+device: cuda
+data: {scenes: {kind: scenes, images: 8, size: 64}}
+variants: {model: [{label: n, backbone: "timm:vit_tiny_patch16_224,pretrained=false,img_size=64,depth=1"}]}
+evaluate: {knn: {datasets: [scenes], size: 64, k: [1]}}
+"""
 MEASURES = {*TASKS, "features", "gallery", "report"}
 
 
@@ -68,11 +75,7 @@ def test_studies_of_papers_name_the_gpu_so_that_their_plans_and_jobs_have_one_pr
 def test_a_study_of_a_gpu_is_shown_on_a_machine_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     path = tmp_path / "s.yaml"
-    path.write_text(
-        "{name: s, device: cuda, data: {scenes: {kind: scenes, images: 8, size: 64}}, evaluate: {knn: {datasets: [scenes],"
-        " size: 64, k: [1]}}, variants: {model: [{label: n, backbone: 'timm:vit_tiny_patch16_224,pretrained=false,"
-        "img_size=64,depth=1'}]}}"
-    )
+    path.write_text(SMALLEST)
     study = [str(path), f"output={tmp_path / 'runs'}", "-q"]
     assert main(["run", *study]) == 2
     assert main(["run", *study, "--device", "cpu"]) == 0
