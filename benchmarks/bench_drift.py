@@ -1,12 +1,12 @@
 """By how much each task's numbers move if frozen networks compute in bfloat16, or TF32 on a GPU, and not in float32.
 
-    python -m benchmarks.bench_drift SPEC --data SAMPLES [--tasks NAME ...] [--images 4] [--device auto]
+    python -m benchmarks.bench_drift SPEC --data SAMPLES [--tasks NAME ...] [--images 4] [--every] [--device auto]
 
 SAMPLES as for `python -m benchmarks.real_size`, whose cases these are, with detection and two more ways to cut, on few
-images: differences are of rounding, so they say more than the scores. For each metric are printed the number of rows
-(blocks, heads), the score of the last block in float32, the mean and the largest difference from float32 over rows, in
-the metric's unit. `features` is the length of the difference of tokens after the final norm, as a share of float32's,
-at the last block.
+images: differences are of rounding, so they say more than the scores. For each task's headline (``--every``: for each
+metric) are printed the number of rows (blocks, heads), the score of the last block in float32, the mean and the largest
+difference from float32 over rows, in the metric's unit. `features` is the length of the difference of tokens after the
+final norm, as a share of float32's, at the last block.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.precision import Precision
 from dinoskip.results import EvalResult, rows_in
+from dinoskip.tasks import task
 
 Key = tuple[str, ...]
 MORE = (
@@ -65,15 +66,18 @@ def rows_of(
     return [row for place in places if place is not None for row in rows_in(place) if not row.is_baseline]
 
 
-def drift(case: Case, exact: Sequence[EvalResult], other: Sequence[EvalResult], precision: str) -> Iterator[list[str]]:
-    """A line for each metric of both."""
+def drift(
+    case: Case, exact: Sequence[EvalResult], other: Sequence[EvalResult], precision: str, *, every: bool
+) -> Iterator[list[str]]:
+    """A line for the task's headline, or for each metric of both."""
 
     def key(row: EvalResult) -> Key:
         return (row.metric, row.block, row.facet, row.norm, row.split, row.note.partition(",")[0])
 
     values = {key(row): row for row in other}
     pairs = [(row, values[key(row)]) for row in exact if key(row) in values]
-    for metric in dict.fromkeys(row.metric for row, _ in pairs):
+    headline = task(case.task).headline
+    for metric in dict.fromkeys(row.metric for row, _ in pairs if every or headline.is_of(row.metric)):
         mine = [(a.value, b.value) for a, b in pairs if a.metric == metric]
         differences = [b - a for a, b in mine if a == a and b == b]
         if differences:
@@ -106,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--tasks", nargs="+", default=[], help="tasks, or the beginning of a case's name (default: all)"
     )
     parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--every", action="store_true", help="every metric of a task, not its headline alone")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     args = parser.parse_args(argv)
     on_gpu = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
@@ -122,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             given = (case, args.spec, args.data.resolve(), case.images or args.images, Path(out))
             exact = rows_of(*given, "fp32", device.type)
             for precision in others:
-                table += drift(case, exact, rows_of(*given, precision, device.type), precision)
+                table += drift(case, exact, rows_of(*given, precision, device.type), precision, every=args.every)
         print(" ".join(table[-1]), file=sys.stderr, flush=True)
     print(f"{machine(args.device)}; torch {torch.__version__}; {os.cpu_count()} cores\n")
     print("\n".join(markdown_table(COLUMNS, table)))
