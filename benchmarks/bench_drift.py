@@ -72,9 +72,11 @@ def drift(
     """A line for the task's headline, or for each metric of both."""
 
     def key(row: EvalResult) -> Key:
-        return (row.metric, row.block, row.facet, row.norm, row.split, row.note.partition(",")[0])
+        return (row.metric, row.block, row.facet, row.norm, row.split, row.protocol, row.note.partition(",")[0])
 
     values = {key(row): row for row in other}
+    if len(values) < len(other):
+        raise ValueError(f"{case.name}: rows that only their values tell apart")
     pairs = [(row, values[key(row)]) for row in exact if key(row) in values]
     headline = task(case.task).headline
     for metric in dict.fromkeys(row.metric for row, _ in pairs if every or headline.is_of(row.metric)):
