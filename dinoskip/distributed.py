@@ -70,7 +70,7 @@ def choose_device(device: str = "auto") -> torch.device:
     if device == "cuda":
         if not torch.cuda.is_available():
             raise gpu_problem(torch.version.cuda, False) or ConfigError(
-                "device: cuda was asked for, but torch sees no GPU", "use device=cpu or see `dinoskip doctor`"
+                "device: cuda was asked for, but torch sees no GPU", "use --device cpu or see `dinoskip doctor`"
             )
         return torch.device("cuda", 0)
     return torch.device("cpu")

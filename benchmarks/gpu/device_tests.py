@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu.kit import ROOT, Kit
@@ -23,25 +25,35 @@ for name in PATHS:
 """``python -m tests.device.table`` ends at the first path that fails; here the others are wanted, too."""
 
 
+WHOLE = ("tests/device/test_tasks.py", "tests/pipeline/test_tasks.py")
+"""Those of whole tasks, which the part ``tasks`` runs."""
+_MARKED = re.compile(r"mark\.gpu|^from tests\.helpers\.devices import .*\bDEVICES\b", re.MULTILINE)
+
+
 def files() -> list[str]:
     """Test files in which a test is marked ``gpu``: collecting the whole suite would take minutes."""
-    found = (path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
+    found = (path for path in (ROOT / "tests").rglob("test_*.py") if _MARKED.search(path.read_text()))
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
 def run(kit: Kit) -> None:
     """Run both; on a CPU the tests are collected alone."""
-    with kit.attempt("gpu tests"):
-        command = kit.command("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--no-header", "--tb=short")
-        limit = 300.0 if kit.tiny else max(10.0, kit.left() - 35)  # what the table then has
-        out = _output([*command, "-rfE", *([] if kit.cuda else ["--collect-only"]), *files()], limit, {})
-        kit.say("gpu tests", files=len(files()), tail=out.strip().splitlines()[-12:])
+    run_marked(kit, "gpu tests", [name for name in files() if name not in WHOLE], 35)  # what the table then has
     with kit.attempt("table of paths"):
         limit = 300.0 if kit.tiny else max(10.0, kit.left() - 3)
         environment = {"DINOSKIP_TEST_DEVICE": "cuda"} if kit.cuda else {}
         lines = [line for line in _output(kit.command("-c", TABLE), limit, environment).splitlines() if " | " in line]
         wrong = [line for line in lines if " failed " in line or "stated" in line.rpartition("|")[2]]
         kit.say("table of paths", measured=len(lines), not_as_stated=len(wrong), wrong=wrong[:40])
+
+
+def run_marked(kit: Kit, name: str, tests: Sequence[str], spared: float) -> None:
+    """Run tests marked ``gpu`` in all of the part's time but ``spared`` seconds; on a CPU they are collected."""
+    with kit.attempt(name):
+        command = kit.command("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--no-header", "--tb=short")
+        limit = 300.0 if kit.tiny else max(10.0, kit.left() - spared)
+        out = _output([*command, "-rfE", *([] if kit.cuda else ["--collect-only"]), *tests], limit, {})
+        kit.say(name, files=len(tests), tail=out.strip().splitlines()[-12:])
 
 
 def _output(command: list[str], seconds: float, more: dict[str, str]) -> str:

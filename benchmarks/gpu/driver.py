@@ -36,6 +36,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         "compiled": Part("step_compiled", 150, "a compiled step, its profile, the public style compiled"),
         "tokencut": Part("cuts", 30, "TokenCut in batches, and where its time goes"),
         "export": Part("exports", 45, "feature export and frozen passes in fp32, TF32, bf16"),
+        "tasks": Part("every_task", 90, "every task and the gallery once, their rows against a CPU's"),
         "optimizers": Part("optimizers", 60, "steps of each optimizer; a refresh's QR by several ways"),
         "loop": Part("pretraining", 100, "`dinoskip pretrain` on JPEGs"),
         "data": Part("data_paths", 50, "images a second into views, of each data path"),

@@ -185,7 +185,8 @@ def report(args: Args) -> int:
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
     there = report_without_missing(runner.planner, runner.plan())
-    runner = runner_of(study, variants, there, device=runner.device, workers=args.workers)
+    device = "cpu" if args.device == "auto" else args.device  # no network computes: a page is made without the GPU, too
+    runner = runner_of(study, variants, there, device=device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

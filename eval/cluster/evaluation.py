@@ -99,6 +99,7 @@ def _count(
     h, w = store.grid(0)
     first, most = next(iter(fits)), max(clusters for clusters, _ in fits)
     step = max(1, _READ_VALUES // (len(store.blocks) * h * w * max(store.dim, most)))
+    fits = {fit: {block: found.to(device) for block, found in of_blocks.items()} for fit, of_blocks in fits.items()}
     counts: dict[tuple[Fit, int], list[ImageCounts]] = {(fit, block): [] for fit in fits for block in store.blocks}
     labelled = np.zeros((len(store), classes), dtype=np.int64)
     with Progress("clusters, scores", len(store), "images") as progress:

@@ -47,6 +47,10 @@ class Clustering:
         values = normalize(tokens, dim=-1) if self.unit else tokens
         return values @ self.weight + self.bias
 
+    def to(self, device: torch.device) -> Clustering:
+        """Return it with its map on ``device``."""
+        return Clustering(self.weight.to(device), self.bias.to(device), self.unit)
+
 
 def _drawn(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Numbers of at most ``count`` of ``total`` patches, drawn evenly, rising."""

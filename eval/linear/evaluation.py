@@ -43,7 +43,7 @@ class _Measured:
 
     def best(self, groups: Sequence[int], hits: LinearHits) -> Trial:
         """The head of most hits, of several groups; the first of equals, of the smaller rate."""
-        good = self.heads.stack.finite()[list(groups)].cpu().numpy()
+        good = self.heads.stack.finite().cpu().numpy()[list(groups)]
         if not good.any():
             name = span_of(self.heads.stack.groups[groups[0]])
             raise DataError(f"linear: block {name}: every head has diverged", "lower the learning rates")

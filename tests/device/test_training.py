@@ -6,6 +6,7 @@ float32 SOAP's bases of directions without gradient are rounding: its moves are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -102,6 +103,23 @@ def test_a_step_waits_once_for_the_device(device: str, compiled: bool) -> None:
         return steps
 
     assert waits(device, lambda there: prepared(there).step) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_steps_of_soap_wait_three_times(device: str) -> None:
+    """Once a step as with any optimizer, and once for the refresh of the bases in the second of them."""
+
+    def prepared(there: torch.device) -> Callable[[], None]:
+        steps = DinoSteps(there, "soap", bf16=True)
+        steps.take(2)
+
+        def two() -> None:
+            steps.step()
+            steps.step()
+
+        return two
+
+    assert waits(device, prepared) == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)

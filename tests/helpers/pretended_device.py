@@ -519,6 +519,7 @@ class PretendedDevice:
             (ThreadPoolExecutor, "submit", submitted), (torch.autograd, "_engine_run_backward", backward),
             (torch, "autocast", casting), (torch, "Generator", _Generator),
             (torch.cuda, "is_available", lambda: True), (torch.cuda, "device_count", lambda: 1),
+            (torch.cuda, "get_device_name", lambda _=None: "pretended"),
             (torch.cuda, "set_device", lambda _: None), (torch.cuda, "synchronize", lambda _=None: None),
             (torch.cuda, "mem_get_info", lambda _=None: (1 << 33, 1 << 34)),
             (torch.cuda, "Stream", state.streams.new), (torch.cuda, "Event", _Event),

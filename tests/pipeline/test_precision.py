@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS
+from dinoskip.config import read_yaml
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, create_model
 from dinoskip.pipeline.estimate.costs import SLOWER, costs
@@ -20,6 +22,13 @@ from dinoskip.results import EvalResult, read_rows, write_rows
 from dinoskip.tasks import TASKS
 from tests.helpers.study import TINY
 
+SMALLEST = """
+name: s
+device: cuda
+data: {scenes: {kind: scenes, images: 8, size: 64}}
+variants: {model: [{label: n, backbone: "timm:vit_tiny_patch16_224,pretrained=false,img_size=64,depth=1"}]}
+evaluate: {knn: {datasets: [scenes], size: 64, k: [1]}}
+"""
 MEASURES = {*TASKS, "features", "gallery", "report"}
 
 
@@ -51,6 +60,30 @@ def test_tf32_is_not_of_a_cpu(tmp_path: Path) -> None:
     path.write_text(TINY)
     with pytest.raises(ConfigError, match=r"evaluate\.precision"):
         load_study(path, ["device=cpu", "evaluate.precision=tf32"])
+
+
+def test_studies_of_papers_name_the_gpu_so_that_their_plans_and_jobs_have_one_precision() -> None:
+    named = {path.name: read_yaml(path).tree.get("device", "auto") for path in (CONFIGS / "paper").glob("*.yaml")}
+    assert len(named) > 20
+    float32 = {"table2_anchor.yaml"}  # compared with numbers that others printed from float32
+    assert {name for name, device in named.items() if device != "cuda"} == float32
+    study, _ = load_study(CONFIGS / "paper" / "table2_dino.yaml", [])
+    assert study.precision == "bf16"
+
+
+@pytest.mark.slow
+def test_a_study_of_a_gpu_is_shown_on_a_machine_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALLEST)
+    study = [str(path), f"output={tmp_path / 'runs'}", "-q"]
+    assert main(["run", *study]) == 2
+    assert main(["run", *study, "--device", "cpu"]) == 0
+    assert {row.precision for row in read_rows(tmp_path / "runs" / "s" / "rows.json") if not row.is_baseline} == {
+        "bf16"
+    }
+    for command in ("report", "status", "plan"):
+        assert main([command, *study]) == 0, command
 
 
 def test_hours_are_by_the_rate_of_the_precision() -> None:

@@ -12,7 +12,7 @@ import pytest
 from dinoskip.data import ImageFolder
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.specs import list_checkpoints
-from dinoskip.training import PretrainJob, objective, pretrain
+from dinoskip.training import PretrainJob, compilation, objective, pretrain
 from tests.helpers.devices import deterministic
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
@@ -99,16 +99,25 @@ def test_bits_with_every_optimizer(optimizer: str, tmp_path: Path, monkeypatch: 
     assert_goes_on_to_the_same(job, [4, 5, 13], tmp_path, monkeypatch)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("optimizer", ["adamw", "soap"])
-def test_bits_on_a_gpu(optimizer: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With deterministic algorithms; positions that are resized have none in torch, so all crops have one size."""
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_bits_on_each_device(
+    device: str, optimizer: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With deterministic algorithms; positions that are resized have none in torch, so all crops have one size.
+
+    On a CPU torch traces and partitions as ever, but compiles no C++, which takes minutes.
+    """
+    if device == "cpu":
+        monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
     frequency = {"precondition_frequency": 3} if optimizer == "soap" else {}
     crops = {"global_size": 32, "local_size": 32, "num_local": 1}
     job = job_of(optimizer={"name": optimizer, "lr": 0.01, **frequency}, crops=crops, compile=compiled)
     with deterministic():
-        assert_goes_on_to_the_same(job, [4, 5], tmp_path, monkeypatch, "cuda")
+        assert_goes_on_to_the_same(job, [4, 5], tmp_path, monkeypatch, device)
 
 
 @pytest.mark.slow
