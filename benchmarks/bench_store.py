@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dinoskip.cores import available_cores
 from dinoskip.features.npy_files import contents, locate_array
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.writer import StoreWriter, prepare
@@ -86,7 +87,7 @@ def main() -> None:
     args = parser.parse_args()
     gigabytes = plan_of(args.images).nbytes / 1e9
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{args.images} images, {gigabytes:.2f} GB, {len(os.sched_getaffinity(0))} cores, load {load}")
+    print(f"{args.images} images, {gigabytes:.2f} GB, {available_cores()} cores, load {load}")
     for threads in map(int, args.threads.split(",")):
         folder = Path(tempfile.mkdtemp(dir=args.folder))
         try:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
 from dinoskip.console import log
+from dinoskip.cores import available_cores
 from dinoskip.environment import gpu_problem
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost, first_line
 from dinoskip.heartbeat import BOUND, IDLE, Heartbeat, ProgressCallback, no_progress
@@ -51,7 +52,7 @@ class World:
         """
         if asked or self.device.type == "cpu":
             return asked
-        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # srun has shared them out
+        cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # srun has shared them out
         return max(1, min(16, cores - 1))
 
 

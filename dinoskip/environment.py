@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip import __version__
 from dinoskip.arithmetic import arithmetic
+from dinoskip.cores import available_cores
 from dinoskip.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def machine(device: str = "auto") -> str:
         names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         names = []
-    threads = os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
+    threads = os.environ.get("OMP_NUM_THREADS") or available_cores()
     gpu = "" if device == "cpu" or visible_gpu() is None else ", GPU"
     return f"{names[0] if names else platform.machine()}, threads: {threads}{gpu}"
 
@@ -170,7 +171,7 @@ def describe() -> dict[str, str]:
         "dinoskip": f"{__version__} {_commit()}".strip(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(len(os.sched_getaffinity(0))),
+        "cores": str(available_cores()),
         "memory": f"{memory:.1f} GiB",
         "threads": str(torch.get_num_threads()),
         **arithmetic(),

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from dinoskip.cores import available_cores
 from dinoskip.errors import DataError, WeightsError, first_line, translate_write_errors
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ def write_manifest(
 
 def _hashing_threads() -> ThreadPoolExecutor:
     """Threads that hash files at once: hashlib lets others run meanwhile; more than 16 wait for the disk."""
-    return ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0))), thread_name_prefix="hash")
+    return ThreadPoolExecutor(min(16, available_cores()), thread_name_prefix="hash")
 
 
 def hash_of_files(files: Mapping[str, Mapping[str, Any]], volatile: Sequence[str] = ()) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from dinoskip.cores import available_cores
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -14,7 +15,7 @@ R = TypeVar("R")
 
 def threads_of(workers: int) -> int:
     """Return how many threads read images: ``workers``; if 0 as many as processors, at most 8."""
-    return workers or min(8, len(os.sched_getaffinity(0)))
+    return workers or min(8, available_cores())
 
 
 def prefetched(jobs: Iterable[J], work: Callable[[J], R], workers: int) -> Iterator[tuple[J, R]]:

@@ -280,7 +280,7 @@ def test_a_rank_with_an_error_of_its_own_does_not_wait_for_nccl_to_say_farewell(
 
 
 def test_readers_are_as_asked_or_this_ranks_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed.os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr(distributed, "available_cores", lambda: 64)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     processor, card = (World(0, 1, torch.device(name)) for name in ("cpu", "cuda"))
     assert [processor.readers(asked) for asked in (0, 3)] == [0, 3]

@@ -1,7 +1,6 @@
 """The machine: its name, matmul rate and GPU."""
 
 import itertools
-import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 
 from dinoskip.cli import main
+from dinoskip.cores import available_cores
 from dinoskip.distributed import choose_device
 from dinoskip.environment import _commit, gpu_problem, machine, matmul_gflops, visible_gpu
 from dinoskip.errors import ConfigError
@@ -109,7 +109,7 @@ def test_doctor_says_so_and_fails(no_gpu: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_a_machine_is_its_processor_threads_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert machine().endswith(f", threads: {len(os.sched_getaffinity(0))}, GPU")
+    assert machine().endswith(f", threads: {available_cores()}, GPU")
     assert machine("cpu") == machine().removesuffix(", GPU")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

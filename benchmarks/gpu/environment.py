@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import subprocess
 import sys
 import tomllib
@@ -11,6 +10,7 @@ import tomllib
 import torch
 
 from benchmarks.gpu.kit import ROOT, Kit
+from dinoskip.cores import available_cores
 from dinoskip.environment import describe, matmul_gflops
 
 OTHERS = ("triton", "transformers", "pytest", "pillow")
@@ -53,7 +53,7 @@ def versions(kit: Kit) -> None:
         if have == "missing" or not need.specifier.contains(have, prereleases=True):
             outside[need.name] = f"{have}, wanted {need.specifier}"
     python = sys.version.split()[0]
-    kit.say("versions", python=python, cores=len(os.sched_getaffinity(0)), cuda=torch.version.cuda, **found)
+    kit.say("versions", python=python, cores=available_cores(), cuda=torch.version.cuda, **found)
     kit.say("outside pyproject's bounds", **outside)
 
 

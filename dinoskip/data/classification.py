@@ -10,7 +10,6 @@ neighbours in the epoch's order, where timm draws once for all images on a GPU. 
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transf
 from timm.data.auto_augment import RandAugment
 from torch import Tensor
 
+from dinoskip.cores import available_cores
 from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchLoader, BatchSplit, ReadImage
@@ -235,7 +235,7 @@ def validation_batches(
         return centre_crop(torch.from_numpy(folder.read(index)).permute(2, 0, 1), size)
 
     waiting: deque[tuple[Sequence[int], list[Future[Tensor]]]] = deque()
-    pool = ThreadPoolExecutor(workers or min(8, len(os.sched_getaffinity(0))), thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(workers or min(8, available_cores()), thread_name_prefix="decode")
     starts = range(0, len(indices), batch)
     try:
         for start in [*starts, None, None]:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from dinoskip.config import Config
 from dinoskip.console import Progress, log
+from dinoskip.cores import available_cores
 from dinoskip.data.loader import BAD_SHARE
 from dinoskip.data.shards import PACK_RECORD, Source, TarShards, read_index
 from dinoskip.errors import ConfigError, DataError
@@ -56,7 +57,7 @@ def pack(source: Source, out: str | Path, config: PackConfig, *, threads: int = 
         names = _member_names(source)
         shards = range(0, len(source), PER_SHARD)
         bad: dict[str, str] = {}
-        threads = threads or len(os.sched_getaffinity(0))
+        threads = threads or available_cores()
         with ThreadPoolExecutor(threads) as pool, Progress("pack", len(source), "image") as progress:
             for number, start in enumerate(shards):
                 members = range(start, min(start + PER_SHARD, len(source)))

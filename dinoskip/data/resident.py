@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.console import Progress
+from dinoskip.cores import available_cores
 from dinoskip.data.loader import candidates
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ def load(images: Source, device: torch.device, *, seed: int, min_side: int, thre
     Bad images are replaced as in every loader. Raises :class:`ConfigError` if the set needs more than half of the free
     memory, :class:`DataError` for an image smaller than ``min_side``.
     """
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or available_cores()
     reasons: dict[int, str] = {}
 
     def measure(index: int) -> tuple[int, int]:

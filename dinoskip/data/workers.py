@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from dinoskip.cores import available_cores
 from dinoskip.errors import DataError, first_line
 
 GRACE_S = 30
@@ -144,7 +145,7 @@ def wait_advice(
     """
     if data_wait < SLIGHT:
         return f"compute-bound: steps wait for their images {data_wait:.0%} of the time"
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or available_cores()
     advice = []
     if mode == "resident":
         advice.append("another mode than resident would wait longer; a larger batch spreads what is left")

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dinoskip.cores import available_cores
 from dinoskip.errors import DataError
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.store import cls_name, tokens_name
@@ -55,7 +56,7 @@ class _NotFinite(Exception):
 
 def decoding_threads(workers: int) -> int:
     """Decoding threads: as asked, else this process's share of the cores that it may use, at most 16."""
-    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return workers or max(1, min(16, cores))
 
 

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.cores import available_cores
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
 
 Arrays = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # name -> dtype and shape
 _CHUNK = 2**20  # bytes: stays in a core's cache between hashing and looking at it
 _THREADS = 8  # that lay out files
-VERIFIED_TOGETHER = min(8, len(os.sched_getaffinity(0)))
+VERIFIED_TOGETHER = min(8, available_cores())
 """Files that are verified at once: hashlib and NumPy let other threads run meanwhile."""
 # Bits of the exponent, all of them set in inf and NaN alone; uint16 is how NumPy holds bfloat16.
 _EXPONENT: dict[str, tuple[np.dtype[Any], int]] = {

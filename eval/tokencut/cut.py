@@ -6,7 +6,6 @@ comes from :mod:`eval.tokencut.eigenvector`.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from dinoskip.cores import available_cores
 from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
 
@@ -224,7 +224,7 @@ def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator
     ``count``. One graph a core is faster on a CPU than batched products; torch and NumPy
     release the interpreter lock while they compute (SciPy's ``dsymv``, a quarter of a cut, does not).
     """
-    threads, workers = torch.get_num_threads(), workers or len(os.sched_getaffinity(0))
+    threads, workers = torch.get_num_threads(), workers or available_cores()
     executor = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     ahead: deque[Future[T]] = deque()
     try:

@@ -21,6 +21,7 @@ LEAVES = {
     "files",
     "locks",
     "config",
+    "cores",
     "console",
     "images",
     "resize",

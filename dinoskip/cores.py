@@ -1,0 +1,20 @@
+"""How many processor cores this process may use, on every system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+
+def available_cores() -> int:
+    """Cores that this process may run on, at least 1: those of its affinity where the system has one, else all.
+
+    Linux and Python 3.13 know the affinity (SLURM and containers set it); macOS before Python 3.13 knows all cores
+    alone.
+    """
+    by_process: Callable[[], int | None] | None = getattr(os, "process_cpu_count", None)  # Python 3.13
+    if by_process is not None:
+        return by_process() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
