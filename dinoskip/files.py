@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 TEMPORARY = ".tmp-"
+_START = 1024  # bytes of a file that tell text from weights; a pointer of Git LFS has fewer than 200
+_PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
+"""How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
 
 
@@ -227,6 +230,27 @@ def _require_regular(path: Path) -> None:
         raise WeightsError(f"{path}: a folder, not a file", f"name the file in it: {within[0]}" if within else None)
     if not Path(path).is_file():
         raise WeightsError(f"{path}: not a regular file")
+    _refuse_text(path)
+
+
+def _refuse_text(path: Path) -> None:
+    """:class:`WeightsError` for what downloads leave in place of weights: a pointer of Git LFS, a page, nothing."""
+    try:
+        start = read_regular(Path(path), _START, whole=False)
+    except OSError:  # said by the reader that comes next
+        return
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"version https://git-lfs."):
+        raise WeightsError(
+            f"{path}: a Git LFS pointer, not the weights", "fetch them in its repository: git lfs install; git lfs pull"
+        )
+    if _PAGE.match(text):
+        raise WeightsError(
+            f"{path}: a web page or another answer of a server, not weights",
+            "download the file itself by its direct link, logged in where that is asked for",
+        )
+    if not start:
+        raise WeightsError(f"{path}: an empty file, not weights", "download or copy it again")
 
 
 def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:

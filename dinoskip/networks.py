@@ -131,7 +131,7 @@ def _of_torch_file(file: Path, options: Mapping[str, Any]) -> Network | None:
     """Read the shapes of the ViT in a torch file, whatever it is wrapped in; this imports torch."""
     with suppress(WeightsError):
         built = implementation("dinoskip.models.from_file:architecture_of")(
-            file, options.get("role"), options.get("prefix")
+            file, options.get("role"), options.get("prefix"), options.get("grid")
         )
         return Network(built["embed_dim"], built["patch_size"], built["depth"], built["mlp_ratio"])
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
+from dinoskip.errors import ConfigError, DataError, WeightsError, did_you_mean, first_line
 from dinoskip.files import TensorFile, read_json, read_tensor_header, verify_manifest
 from dinoskip.vit_config import VitConfig
 
@@ -138,9 +138,15 @@ def authors_positions(kind: str, name: str) -> str:
 
     Of names of timm alone, without registers: DINO and DINOv2 as :func:`dinoskip.models.vit.dino_positions`, MAE by
     bicubic interpolation without antialiasing. DINOv2 with registers and OpenCLIP resize as timm does; DINOv3's
-    positions are rotary; of other names nothing is known, and timm's rule holds.
+    positions are rotary; of other names nothing is known, and timm's rule holds. A folder (``local-dir:``) has the name
+    that its ``config.json`` says; one of ours says its rule.
     """
     model = name.rpartition("/")[2]
+    if name.startswith("local-dir:") and (described := _timm_description(Path(name.removeprefix("local-dir:")))):
+        settings, ours = (described.get(key) for key in ("pretrained_cfg", "dinoskip"))
+        if isinstance(ours, dict) and ours.get("position_resize") in {"timm", "dino"}:
+            return str(ours["position_resize"])
+        model = f"{described['architecture']}.{settings.get('tag', '') if isinstance(settings, dict) else ''}"
     if kind != "timm" or re.search(r"_reg\d", model):
         return "timm"
     if re.search(r"\.mae\b", model):
@@ -166,6 +172,24 @@ def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
         )
         raise ConfigError(f"backbone {spec!r} is not understood", f"{near or ''} write {known}".lstrip())
     return kind, *_parse(rest, spec)
+
+
+_PRETRAINED_FILES = ("model.safetensors", "pytorch_model.bin")  # of a folder that config.json describes
+
+
+def is_timm_folder(folder: Path, file: str) -> bool:
+    """Whether a folder's ``config.json`` is timm's, and describes the weights file of this name in it."""
+    described = next((name for name in _PRETRAINED_FILES if (folder / name).is_file()), None)
+    return file == described and bool(_timm_description(folder))
+
+
+def _timm_description(folder: Path) -> dict[str, Any]:
+    """What timm's ``config.json`` in a folder says; {} where there is none that can be read, or another's."""
+    try:
+        described = read_json(folder / "config.json")
+    except DataError:
+        return {}
+    return described if isinstance(described, dict) and "architecture" in described else {}
 
 
 def _kind_of_folder(folder: Path) -> tuple[str, str]:

@@ -87,7 +87,8 @@ def list_models(args: Args) -> int:
 
 
 def show(args: Args) -> int:
-    from dinoskip.models import load_backbone  # torch
+    from dinoskip.models import load_backbone  # torch, as below
+    from dinoskip.models.image_statistics import stated
 
     backbone = load_backbone(args.spec)
     count = sum(parameter.numel() for parameter in backbone.model.parameters())
@@ -95,6 +96,7 @@ def show(args: Args) -> int:
         (name, getattr(backbone, name))
         for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
     ]
+    rows += [("image mean / deviation", stated(backbone.mean, backbone.std)), ("positions", backbone.positions)]
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
     return 0

@@ -31,6 +31,9 @@ class LoadedModel:
     ``mean`` and ``std`` are the image statistics it was trained with, None where the network itself says or nothing
     is known; ``info`` is what a weights file of ours says of its training. ``size`` is the side in pixels of the images
     that a network with one size was built for, ``layers`` names where a network is read that has no blocks alike.
+    ``positions`` is how its authors resize positions, None where the network itself or its spec says.
+    ``read_as`` is what was concluded of a file that does not say it, ``why`` from where the rule of its "positions" and
+    the mean of its "images" are known.
     """
 
     model: nn.Module
@@ -39,6 +42,9 @@ class LoadedModel:
     std: Sequence[float] | None = None
     size: int | None = None
     layers: Sequence[str] | None = None
+    positions: str | None = None
+    read_as: str = ""
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 class VitAdapter(ABC):

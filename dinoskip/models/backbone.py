@@ -33,6 +33,8 @@ from dinoskip.read_points import FACETS
 from dinoskip.results import Precision
 
 Norm = Literal["none", "final", "layer"]
+OWN_POSITIONS = "own"
+"""What :attr:`Backbone.positions` says of networks that resize positions, if they have any, by their own code."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Backbone:
     ours says of its training, {} elsewhere; ``weights_hash`` is the sha256 of the weights as loaded, before any change
     of dtype. ``pos_embed`` ("timm", "dino" or "bicubic") says how timm's VisionTransformer gets positions for other
     image sizes than its own, see docs/backbones.md; None as the model says itself; other networks do it by their own
-    code. ``precision`` is that of its passes, set by whoever opens it; features have the weights' dtype in each.
+    code. ``positions`` is the same, but "own" of those. ``precision`` is that of its passes, set by whoever opens it;
+    features have the weights' dtype in each.
     """
 
     precision: Precision = "fp32"
@@ -94,6 +97,7 @@ class Backbone:
         self.model: Any = model.eval()
         self.spec = spec
         self.pos_embed = str(getattr(adapter, "pos_embed", "timm"))
+        self.positions = str(getattr(adapter, "pos_embed", OWN_POSITIONS))
         self.info = dict(info or {})
         self.patch_size = adapter.patch_size
         self.depth = len(adapter.blocks)
@@ -346,7 +350,7 @@ class LevelBackbone(Backbone):
     ) -> None:
         self.reader = reader
         self.model = reader.model.eval()
-        self.spec, self.info, self.pos_embed = spec, dict(info or {}), "timm"
+        self.spec, self.info, self.pos_embed, self.positions = spec, dict(info or {}), "timm", OWN_POSITIONS
         self.depth = len(reader.levels)
         self.numbers = tuple(range(1, self.depth + 1))
         self.size_multiple = reader.multiple

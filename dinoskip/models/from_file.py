@@ -1,33 +1,36 @@
 """A checkpoint of any ViT by its path: the architecture is read from names and shapes, and timm's network built.
 
 What shapes cannot tell is assumed and said: heads of 64 channels (``heads=N``), GELU (``act=quick_gelu``), LayerNorm's
-epsilon (1e-6; CLIP 1e-5), and image statistics (ImageNet's; CLIP's own).
+epsilon (1e-6; CLIP 1e-5), how positions are resized (``pos_embed``), and image statistics (``mean``, ``std``). A grid
+of patches that is no square is asked for (``grid``). For networks that are no plain ViT see
+:mod:`dinoskip.models.known_networks`.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from timm.layers import LayerNorm, SwiGLUPacked
 from torch import Tensor, nn
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError, WeightsError, first_line
 from dinoskip.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import build_from_weights, check_fit, model_shapes
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_timm import load_timm
+from dinoskip.models.image_statistics import CLIP, HALF, Statistics, beside
+from dinoskip.models.known_networks import load_known
+from dinoskip.models.position_grids import Grid, Positions, checked_grid, grid_of
 from dinoskip.models.vit import Vit
-from dinoskip.models.wrappings import Tower, find_tower, read_content
-from dinoskip.specs import METADATA_KEY, checked_role
+from dinoskip.models.wrappings import NotInFile, Tower, find_tower, read_content, refuse_unread
+from dinoskip.specs import METADATA_KEY, authors_positions, checked_role, is_timm_folder
 from dinoskip.vit_config import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
 
 NOT_BACKBONE = re.compile(
@@ -89,10 +92,18 @@ def _timm_name(name: str) -> str:
     return name
 
 
-def architecture(state: Mapping[str, Tensor], where: str | Path, heads: int | None = None) -> dict[str, Any]:
+def architecture(
+    state: Mapping[str, Tensor],
+    where: str | Path,
+    heads: int | None = None,
+    grid: Grid | None = None,
+    told: int | None = None,
+) -> dict[str, Any]:
     """Arguments of timm's VisionTransformer for the tensors of :func:`timm_names`, from their names and shapes.
 
-    Raises :class:`WeightsError` that says what is missing, or what no ViT has.
+    ``grid`` (rows, columns) of its positions, where they are of no square; ``told``: of how many tokens before the
+    patches they are, where the file's own names tell. Raises :class:`WeightsError` that says what is missing, what no
+    ViT has, or that a grid must be given.
     """
     needed = ("patch_embed.proj.weight", "pos_embed", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc2.weight")
     missing = [name for name in needed if name not in state]
@@ -115,10 +126,11 @@ def architecture(state: Mapping[str, Tensor], where: str | Path, heads: int | No
     gated = state.get("blocks.0.mlp.fc1.weight", patch).shape[0] == 2 * hidden
     depth = _depth(state, where)
     registers = int(state["reg_token"].shape[1]) if "reg_token" in state else 0
-    prefix, grid = _grid(int(positions.shape[1]), int("cls_token" in state), registers, where)
+    embedded = Positions(int(positions.shape[1]), int("cls_token" in state) + registers, registers, told)
+    prefix, (rows, columns) = grid_of(embedded, where, grid)
     built: dict[str, Any] = {
         "patch_size": side,
-        "img_size": grid * side,
+        "img_size": rows * side if rows == columns else (rows * side, columns * side),
         "embed_dim": width,
         "depth": depth,
         "num_heads": heads or _heads(state, width, depth, where),
@@ -143,13 +155,28 @@ def architecture(state: Mapping[str, Tensor], where: str | Path, heads: int | No
     return built
 
 
-def architecture_of(path: Path, role: str | None, prefix: str | None) -> dict[str, Any]:
+def architecture_of(path: Path, role: str | None, prefix: str | None, grid: Any = None) -> dict[str, Any]:
     """:func:`architecture` of the ViT in a torch file, from its shapes; no values are read.
 
     Raises :class:`WeightsError` for a file that is unreadable, has no ViT or one under transformers' names.
     """
     tower = find_tower(read_content(path, shapes_only=True), path, role, prefix)
-    return architecture(timm_names(tower.tensors), path)
+    return architecture(timm_names(tower.tensors), path, None, checked_grid(grid, path), _told(tower.tensors))
+
+
+def _told(tensors: Mapping[str, Tensor]) -> int | None:
+    """Of how many tokens before the patches positions are, by names: the DINO authors', DeiT's; None where none tells.
+
+    The CLS token's position of DINOv2 with registers has been added to it (:func:`timm_names`). DeiT III, whose CLS
+    token has none, shares its names with BEiT, whose has one: a square tells them apart.
+    """
+    if "register_tokens" in tensors:
+        return 0
+    if "dist_token" in tensors:
+        return 2
+    positions = tensors.get("pos_embed")
+    deit3 = "blocks.0.gamma_1" in tensors and positions is not None and positions.ndim == 3
+    return 0 if deit3 and positions is not None and int(positions.shape[1]) ** 0.5 % 1 == 0 else None
 
 
 def _depth(state: Mapping[str, Tensor], where: str | Path) -> int:
@@ -157,15 +184,6 @@ def _depth(state: Mapping[str, Tensor], where: str | Path) -> int:
     if len(blocks) > MAX_DEPTH or blocks != set(range(len(blocks))):
         raise WeightsError(f"{where}: not a ViT: its blocks are not numbered from 0 without gaps")
     return len(blocks)
-
-
-def _grid(positions: int, class_tokens: int, registers: int, where: str | Path) -> tuple[int, int]:
-    """How many of the positions are of tokens before the patches, and the side of the patches' grid."""
-    for prefix in dict.fromkeys((0, class_tokens + registers)):
-        side = math.isqrt(positions - prefix) if positions > prefix else 0
-        if side and side * side == positions - prefix:
-            return prefix, side
-    raise WeightsError(f"{where}: {positions} positions are no square of patches, with or without a class token")
 
 
 def _heads(state: Mapping[str, Tensor], width: int, depth: int, where: str | Path) -> int:
@@ -179,31 +197,61 @@ def _heads(state: Mapping[str, Tensor], width: int, depth: int, where: str | Pat
     return width // head
 
 
-def _concluded(path: Path, tower: Tower, built: Mapping[str, Any], given: bool, positions: str) -> str:
+def _concluded(path: Path, tower: Tower, built: Mapping[str, Any], given: bool) -> str:
     """One line: the network, where it was found, what was assumed and what was left out."""
-    width, heads = built["embed_dim"], built["num_heads"]
+    width, heads, side = built["embed_dim"], built["num_heads"], built["patch_size"]
     exact = given or built["qk_norm"]
     source = "" if exact else " (width / 64)" if width == heads * HEAD_DIM else " (as published ViTs of this size)"
     left = [name for name in tower.tensors if NOT_BACKBONE.match(_timm_name(name))]
+    height, across = built["img_size"] if isinstance(built["img_size"], tuple) else (built["img_size"],) * 2
     facts = [
         f"ViT of width {width}",
         f"{built['depth']} blocks",
         f"{heads} heads{source}",
-        f"patches of {built['patch_size']}",
-        f"{built['img_size']} pixels",
+        f"patches of {side}",
+        f"{height} pixels" if height == across else f"{height} × {across} pixels",
+        f"{height // side} × {across // side} positions",
         "class token" if built["class_token"] else "no class token",
     ]
     facts += [f"{built['reg_tokens']} registers"] if built["reg_tokens"] else []
     facts += ["LayerScale"] if "init_values" in built else []
     facts += ["SwiGLU"] if "mlp_layer" in built else []
     facts += ["q/k norm"] if built["qk_norm"] else []
-    facts.append(f"positions resized as {'DINO' if positions == 'dino' else 'timm'} does")
     text = f"{path.name}: {', '.join(facts)}"
     text += f"; found under {tower.taken}" if tower.taken else ""
     others = [*left, *tower.outside]
     names = dict.fromkeys(name.split(".")[0] for name in others)
     shown = ", ".join(list(names)[:4]) + (", ..." if len(names) > 4 else "")
     return text + (f"; {len(others)} tensors left out ({shown})" if others else "")
+
+
+def _position_rule(tower: Tower, built: Mapping[str, Any]) -> tuple[Any, str]:
+    """How positions are resized, and why that is taken: by whose file it is, as far as names tell.
+
+    The same names are DINO's, whose rule is its own, and those of most ViTs of timm. A classifier speaks for timm: no
+    file of DINO has one.
+    """
+    if "class_embedding" in tower.tensors:
+        return "timm", "as OpenCLIP does"
+    if not built["class_token"] or built["reg_tokens"] or built["no_embed_class"]:
+        return "timm", ""
+    if any(name.startswith("decoder") for name in tower.tensors):
+        return "bicubic", "as MAE does"
+    if "head.weight" in tower.tensors or "fc_norm.weight" in tower.tensors:
+        return "timm", "assumed of a classifier; ,pos_embed=dino for DINO's rule"
+    return "dino", "assumed; ,pos_embed=timm for timm's rule"
+
+
+def _statistics(path: Path, tower: Tower) -> tuple[Statistics | None, str]:
+    """Image mean and deviation, None for what is assumed of all, and why they are taken."""
+    if (written := beside(path)) is not None:
+        return written, "as open_clip_config.json says"
+    if any(name.startswith("attn_pool.") for name in tower.tensors) or "logit_bias" in tower.outside:
+        return HALF, "SigLIP's"
+    contrastive = any(name.rpartition(".")[2] == "logit_scale" for name in tower.outside)
+    if "class_embedding" in tower.tensors or contrastive:
+        return CLIP, "CLIP's"
+    return None, "assumed; ,mean= and ,std= for others"
 
 
 def load_vit_file(
@@ -213,35 +261,57 @@ def load_vit_file(
     prefix: str | None = None,
     heads: int | None = None,
     act: str | None = None,
+    grid: Any = None,
 ) -> LoadedModel:
-    """Build the network of ``FILE`` (torch or safetensors) and say in one line what was concluded.
+    """Build the network of ``FILE`` (torch or safetensors), and what is to be said of what was concluded.
 
     ``role`` ("teacher" | "student"): which copy of the weights, where there are two; ``prefix``: of which tensors,
-    where there are several networks. ``heads`` and ``act`` (a name of timm's activations) for what no shape tells.
-    Raises :class:`WeightsError` for a file that is unreadable or not all of a ViT.
+    where there are several networks. ``heads`` and ``act`` (a name of timm's activations) for what no shape tells,
+    ``grid`` (``14x16``, rows x columns) for positions of patches that are no square. ``model.safetensors`` beside the
+    ``config.json`` of timm is what that says, unless one of these is given.
+    Raises :class:`WeightsError` for a file that is unreadable, not all of a ViT, or of none of the networks that are
+    told by their tensors.
     """
-    path = Path(file)
+    path = Path(file).expanduser()
     if is_ours(path):
         model, info = build_from_weights(path)
         return LoadedModel(model, info)
-    tower = find_tower(read_content(path), path, None if role is None else checked_role(role), prefix)
+    given = checked_grid(grid, path)
+    if (role, prefix, heads, act, given) == (None,) * 5 and is_timm_folder(path.parent, path.name):
+        name, text = f"local-dir:{path.parent.resolve()}", f"{path.name}: as the config.json beside it says"
+        return replace(load_timm(name), read_as=text, positions=authors_positions("timm", name))
+    role = None if role is None else checked_role(role)
+    content = read_content(path)
+    refuse_unread(content, path)
+    try:
+        tower = find_tower(content, path, role, prefix)
+    except NotInFile as error:
+        return load_known(content, path, role, prefix, error)
     if any(name.startswith("embeddings.") for name in tower.tensors):
         return _of_transformers(path)
     if "storage_tokens" in tower.tensors:
         return _dinov3(path, tower)
     try:
+        return _build(path, tower, heads, act, given)
+    except WeightsError as error:
+        if "blocks.0.norm1.weight" in tower.tensors or "positional_embedding" in tower.tensors:
+            raise
+        return load_known(content, path, role, prefix, error)  # Swin and its kin have a patch embedding, too
+
+
+def _build(path: Path, tower: Tower, heads: int | None, act: str | None, grid: Grid | None) -> LoadedModel:
+    """timm's VisionTransformer with the tensors of a plain ViT; :class:`WeightsError` unless they are all of one."""
+    try:
         state = timm_names(tower.tensors)
-        built = architecture(state, path, heads)
+        built = architecture(state, path, heads, grid, _told(tower.tensors))
     except (KeyError, IndexError, RuntimeError) as error:
         reason = first_line(error)
         raise WeightsError(f"{path}: not a ViT: a tensor is missing or has no ViT's shape: {reason}") from error
-    clip = "class_embedding" in tower.tensors
     if act is not None:
         built["act_layer"] = act
-    if clip:
+    if "class_embedding" in tower.tensors:
         built["norm_layer"] = partial(LayerNorm, eps=1e-5)
-    plain = built["class_token"] and not built["reg_tokens"] and not built["no_embed_class"]
-    positions: Any = "dino" if plain else "timm"
+    positions, why = _position_rule(tower, built)
     try:
         with torch.device("meta"):  # a damaged file takes no memory before it is refused
             model = Vit(**built, num_classes=0, dynamic_img_size=True, weight_init="skip", position_resize=positions)
@@ -249,10 +319,10 @@ def load_vit_file(
         raise ConfigError(f"{path}: timm cannot build it: {error}", "check heads and act") from error
     check_fit(model.state_dict(), state, path)
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
-    text = _concluded(path, tower, built, heads is not None, positions)
-    log.info("%s", text)
-    mean, std = (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD) if clip else (None, None)
-    return LoadedModel(model, {"read_as": text}, mean, std)
+    known, source = _statistics(path, tower)
+    mean, std = known or (None, None)
+    said = {"read_as": _concluded(path, tower, built, heads is not None), "why": {"positions": why, "images": source}}
+    return LoadedModel(model, mean=mean, std=std, **said)
 
 
 def is_ours(path: str | Path) -> bool:
@@ -271,7 +341,7 @@ def is_ours(path: str | Path) -> bool:
 def as_ours(model: Any, where: str | Path) -> VitConfig:
     """The configuration of ours whose tensors are the model's; :class:`ConfigError` where there is none."""
     refusal = ConfigError(f"{where}: none of the networks of `dinoskip models list`", "use the file as it is")
-    if not isinstance(model, Vit):
+    if not isinstance(model, Vit) or model.patch_embed.grid_size[0] != model.patch_embed.grid_size[1]:
         raise refusal
     sizes = {width: size for size, width in WIDTHS.items()}
     name: Any = f"vit_{sizes.get(model.embed_dim)}_patch{model.patch_embed.patch_size[0]}"
@@ -299,8 +369,8 @@ def _dinov3(path: Path, tower: Tower) -> LoadedModel:
     if width not in DINOV3:
         raise WeightsError(f"{path}: a DINOv3 ViT of width {width} is not known here", "timm:NAME,file=FILE")
     name = f"vit_{DINOV3[width]}_patch16_dinov3_qkvb"
-    log.info("%s: DINOv3, timm:%s", path.name, name)
-    return load_timm(name, file=str(path), depth=_depth(timm_names(tower.tensors), path))
+    loaded = load_timm(name, file=str(path), depth=_depth(timm_names(tower.tensors), path))
+    return replace(loaded, read_as=f"{path.name}: DINOv3, timm:{name}")
 
 
 def _of_transformers(path: Path) -> LoadedModel:

@@ -35,7 +35,7 @@ from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.timm_networks import build_timm, offline_hint
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
-from dinoskip.models.wrappings import find_tower, read_content
+from dinoskip.models.wrappings import find_network, find_tower, held, read_content, refuse_unread, without_heads
 
 # What a published file holds besides the backbone; left out where the model has no such part.
 NOT_BACKBONE = ("head.", "head_dist.", "attn_pool.", "mask_token")
@@ -181,7 +181,7 @@ def _check_biases(where: str, expected: Mapping[str, Tensor], published: Mapping
 
 def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Module | None = None) -> dict[str, Tensor]:
     """A published state under the model's own names, by timm's rules; :class:`WeightsError` unless all of it fits."""
-    rules = _rules(model)
+    rules = network_rules(model)
     architecture = str((getattr(model, "pretrained_cfg", None) or {}).get("architecture", ""))
     if "radio" in architecture:
         raise ConfigError(f"{where}: RADIO resamples positions in a way of its own and is not supported")
@@ -198,13 +198,12 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
     _check_biases(where, expected, published)
     classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    left_out = (*NOT_BACKBONE, *(f"{head}." for head in heads))
-    kept = {n: t for n, t in state.items() if n in expected or not n.startswith(left_out)}
+    kept = without_heads(state, expected, (*NOT_BACKBONE, *(f"{head}." for head in heads)))
     check_fit(expected, kept, where)
     return kept
 
 
-def _rules(model: Any) -> Callable[..., Any]:
+def network_rules(model: Any) -> Callable[..., Any]:
     """timm's rules from published names to the model's own."""
     if isinstance(model, VisionTransformer):
         return partial(vit_filter, adapt_layer_scale=True)  # DeiT III's names
@@ -214,22 +213,41 @@ def _rules(model: Any) -> Callable[..., Any]:
     return published or (lambda state, model: dict(state.get("state_dict", state)))
 
 
-def _from_file(path: Path, model: Any) -> dict[str, Tensor]:
-    """A file's state for the model: as timm's rules read the file, else the ViT in its wrapping."""
+def _from_file(path: Path, model: Any, role: str | None, prefix: str | None) -> dict[str, Tensor]:
+    """A file's state for the model: the network that has its names in any wrapping, else as timm's rules read the file.
+
+    Last the ViT in its wrapping, under its authors' names. What is said of a file that does not fit is of the reading
+    that comes nearest.
+    """
     content = read_content(path)
     if not isinstance(content, Mapping):
         raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")
-    try:
-        return _whole(str(path), model, content)
-    except WeightsError as error:
+    refuse_unread(content, path)
+    said: WeightsError | None = None
+    network = find_network(content, model.state_dict().keys(), path, role, prefix)
+    if network is not None:
         try:
-            tower = find_tower(content, path)
-        except WeightsError:
-            raise error from None
-        if not tower.taken:
-            raise
-        clip = "visual." if "class_embedding" in tower.tensors else ""  # timm knows CLIP by this prefix
-        return _whole(str(path), model, {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()})
+            return _whole(str(path), model, network.tensors)
+        except WeightsError as error:
+            said = error
+    for read in (lambda: content, lambda: _of_a_vit(content, path, role, prefix)):
+        try:
+            return _whole(str(path), model, read())
+        except WeightsError as error:
+            said = said or error
+    if network is None:
+        name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture") or type(model).__name__
+        raise WeightsError(
+            f"{path}: not the weights of {name}, in whatever wrapping; it holds: {held(content)}",
+            f"`dinoskip models show {path}` says what it is, where its tensors tell",
+        ) from said
+    raise said  # type: ignore[misc]
+
+
+def _of_a_vit(content: Any, path: Path, role: str | None, prefix: str | None) -> dict[str, Tensor]:
+    tower = find_tower(content, path, role, prefix)
+    clip = "visual." if "class_embedding" in tower.tensors else ""  # timm knows CLIP by this prefix
+    return {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()}
 
 
 def open_branches_(model: nn.Module) -> int:
@@ -251,20 +269,24 @@ def open_branches_(model: nn.Module) -> int:
 def load_timm(name: str, **options: Any) -> LoadedModel:
     """Build ``timm:NAME``; options are those of timm's factory, ``pretrained``, ``file`` and ``seed``.
 
-    ``file`` is a local file in a layout that timm knows for this model (its own or the authors' published one).
+    ``file`` is a local file, in any wrapping, in a layout that timm knows for this model (its own or the authors'
+    published one); ``role`` and ``prefix`` choose where several networks in it fit, as of bare paths. ``tensors`` are
+    what a ``file`` that was read before holds.
     Raises :class:`ConfigError` for what timm cannot build, :class:`WeightsError` for weights that cannot be had or do
     not fit whole.
     """
     options = {"num_classes": 0} | options
     file, seed = options.pop("file", None), int(options.pop("seed", 0))
+    role, prefix, tensors = (options.pop(key, None) for key in ("role", "prefix", "tensors"))
     pretrained = bool(options.pop("pretrained", True)) and file is None
     model = build_timm(name, seed, options)
     if file is None and not pretrained and (count := open_branches_(model)):
         log.info("timm:%s: LayerScale of its random weights is 1 in %d places, so that branches count", name, count)
     if file is not None:
-        path = Path(file)
+        path = Path(file).expanduser()
         refuse_skipless_weights(path, f"timm:{name}")
-        model.load_state_dict(_from_file(path, model))
+        state = _from_file(path, model, role, prefix) if tensors is None else _whole(str(path), model, tensors)
+        model.load_state_dict(state)
     elif pretrained:
         try:
             with nullcontext() if name.startswith("local-dir:") else hub_client():

@@ -7,6 +7,7 @@ The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Ski
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,7 +114,8 @@ def can_resize(model: nn.Module) -> bool:
 
 def add_positions(model: VisionTransformer, patches: Tensor, position_resize: str) -> Tensor:
     """Tokens (B, N, C), prefix tokens first, from embedded patches (B, h, w, C) and a ViT's positions for h × w."""
-    resize = bicubic_positions if position_resize == "bicubic" else dino_positions
+    rule = bicubic_positions if position_resize == "bicubic" else dino_positions
+    resize = partial(rule, stored=tuple(model.patch_embed.grid_size))  # type: ignore[arg-type]
     if position_resize == "timm":
         resized: Tensor = VisionTransformer._pos_embed(model, patches)
         return resized
@@ -135,28 +137,34 @@ def embed(model: VisionTransformer, images: Tensor) -> Tensor:
     return tokens
 
 
-def dino_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
+def dino_positions(positions: Tensor, grid: tuple[int, int], stored: tuple[int, int] | None = None) -> Tensor:
     """Position embedding (1, 1 + N, C) for a grid (h, w), interpolated as facebookresearch/dino does: (1, 1 + h·w, C).
 
     Bicubic without antialiasing, by the scale factors (h + 0.1)/√N and (w + 0.1)/√N, which shifts every sample a
     little against resizing to (h, w); the stored embedding itself where the grid is the trained one. Computed in
-    float32. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2 without registers is the same.
+    float32. ``stored`` are rows and columns of the N patches, None for a square; theirs is a square always, so of other
+    grids each side has a factor of its own. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2
+    without registers is the same.
     """
-    side = round((positions.shape[1] - 1) ** 0.5)
-    return _resized(positions, grid, scale_factor=((grid[0] + 0.1) / side, (grid[1] + 0.1) / side))
+    rows, columns = stored or _square(positions)
+    return _resized(positions, grid, stored, scale_factor=((grid[0] + 0.1) / rows, (grid[1] + 0.1) / columns))
 
 
-def bicubic_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
+def bicubic_positions(positions: Tensor, grid: tuple[int, int], stored: tuple[int, int] | None = None) -> Tensor:
     """Resize positions to (h, w) by bicubic interpolation without antialiasing, as MAE and transformers do."""
-    return _resized(positions, grid, size=grid)
+    return _resized(positions, grid, stored, size=grid)
 
 
-def _resized(positions: Tensor, grid: tuple[int, int], **to: Any) -> Tensor:
-    count = positions.shape[1] - 1
-    if count == grid[0] * grid[1] and grid[0] == grid[1]:
+def _square(positions: Tensor) -> tuple[int, int]:
+    side = round((positions.shape[1] - 1) ** 0.5)
+    return side, side
+
+
+def _resized(positions: Tensor, grid: tuple[int, int], stored: tuple[int, int] | None, **to: Any) -> Tensor:
+    rows, columns = stored or _square(positions)
+    if grid == (rows, columns):
         return positions
-    side = round(count**0.5)
-    patches = positions[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    patches = positions[:, 1:].float().reshape(1, rows, columns, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(patches, mode="bicubic", **to)
     flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
     return torch.cat((positions[:, :1], flat), dim=1)

@@ -53,8 +53,11 @@ def test_weights_and_runs(tmp_path: Path, model: torch.nn.Module) -> None:
         ("timm:deit_tiny_distilled_patch16_224,pretrained=false,depth=1,pos_embed=dino", "a CLS token and the patches"),
         ("timm:vit_tiny_patch16_224,pretrained=false,depth=1,pos_embed=dion", "'dion' is none of timm, dino"),
         ("timm:vit_small_patch16_dinov3,pretrained=false,depth=1,pos_embed=dino", "by its own code"),
-        ("weights:w.safetensors,role=student", "unknown options: role .options of weights: pos_embed"),
-        ("dino:w.pth,rol=student", "unknown options: rol .options of dino: act, heads, prefix, role, pos_embed"),
+        ("weights:w.safetensors,role=student", "unknown options: role .options of weights: mean, pos_embed, std"),
+        (
+            "dino:w.pth,rol=student",
+            "unknown options: rol .options of dino: act, grid, heads, mean, pos_embed, prefix, role, std",
+        ),
         ("hub:dino_vits16", "write hub:REPO:NAME"),
         ("hub:someone/else:net", "torch.hub runs the code of a repository, and 'someone/else' is not one of facebook"),
         ("hub:facebookresearch/dinoX:net", "is not one of"),
