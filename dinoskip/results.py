@@ -22,7 +22,8 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, "left_out", "no_interval")  # not in rows.json where they do not
+_OF_ITS_INPUT = ("normalisation", "positions")
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "no_interval")  # not in rows.json where they do not
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -81,7 +82,10 @@ class EvalResult:
     rows that were written without it, unless they are noted as :data:`ON_VALIDATION`.
 
     ``kernels`` are those that the processor chose for products and eigenvectors (:func:`dinoskip.arithmetic.kernels`),
-    "" where it is not known. Rows that differ in it alone are equal. ``precision`` is that of the frozen network's
+    "" where it is not known. ``normalisation`` is the mean and the deviation of pixels in 0..1 with which images came to
+    the network (:func:`normalisation_of`), ``positions`` the rule by which it resized its positions: timm, dino or
+    bicubic (docs/backbones.md), own of networks with code of their own; both "" where rows do not say. Rows that differ
+    in these three alone are equal. ``precision`` is that of the frozen network's
     passes: fp32 (also of rows that do not say), tf32 or bf16.
     """
 
@@ -120,6 +124,8 @@ class EvalResult:
     no_interval: Text = ""
     selected: Selection = FIXED
     precision: Precision = "fp32"
+    normalisation: Text = field(default="", compare=False)
+    positions: Text = field(default="", compare=False)
     kernels: Text = field(default="", compare=False)
 
     @property
@@ -175,12 +181,18 @@ class EvalResult:
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
         about |= {"epoch": UNKNOWN_EPOCH, "no_interval": "", **dict(_USUAL), **dict.fromkeys(OF_A_NETWORK)}
+        about |= dict.fromkeys(_OF_ITS_INPUT, "")
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
     def with_context(self, context: Mapping[str, Any]) -> EvalResult:
         """Return a copy in which ``context`` (model, optimizer, epoch, ...) is filled in."""
         return replace(self, **context)
+
+
+def normalisation_of(mean: Sequence[float], std: Sequence[float]) -> str:
+    """Mean and deviation of images, red, green and blue, in one text: ``0.485 0.456 0.406 / 0.229 0.224 0.225``."""
+    return " / ".join(" ".join(f"{number:.4g}" for number in numbers) for numbers in (mean, std))
 
 
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.arithmetic import kernels
 from dinoskip.console import log
 from dinoskip.records import RecordedRow, Values, areas_record
-from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout
+from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout, normalisation_of
 from dinoskip.statistics import Interval, clopper_pearson, explained_interval, score
 from dinoskip.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
@@ -49,8 +49,11 @@ def row_like(given: TaskInputs, task: str, metric: str = "", **fields: Any) -> E
         features = list(given.features.values())[-1]
         about |= {"n": len(features), "facet": features.facet, "norm": features.norm}
         about |= {"resolution": features.transform.label, "weights": features.weights_hash}
+        about |= {"normalisation": features.normalisation, "positions": features.positions}
     else:
-        about |= {"n": len(scored), "facet": given.facets[0], "weights": given.backbone.weights_hash}
+        network = given.backbone
+        about |= {"n": len(scored), "facet": given.facets[0], "weights": network.weights_hash}
+        about |= {"normalisation": normalisation_of(network.mean, network.std), "positions": network.positions}
     row = EvalResult(**{"metric": metric, "value": 0.0, "task": task, "block": "", **about, **fields})
     return row.with_context(given.context)
 

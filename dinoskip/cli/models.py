@@ -9,6 +9,7 @@ from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_tabl
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
+from dinoskip.results import normalisation_of
 from dinoskip.specs import run_weights, split_spec
 from dinoskip.vit_config import SHAPES, timm_name
 
@@ -87,8 +88,7 @@ def list_models(args: Args) -> int:
 
 
 def show(args: Args) -> int:
-    from dinoskip.models import load_backbone  # torch, as below
-    from dinoskip.models.image_statistics import stated
+    from dinoskip.models import load_backbone  # torch
 
     backbone = load_backbone(args.spec)
     count = sum(parameter.numel() for parameter in backbone.model.parameters())
@@ -96,7 +96,8 @@ def show(args: Args) -> int:
         (name, getattr(backbone, name))
         for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
     ]
-    rows += [("image mean / deviation", stated(backbone.mean, backbone.std)), ("positions", backbone.positions)]
+    rows.append(("image mean / deviation", normalisation_of(backbone.mean, backbone.std)))
+    rows.append(("positions", backbone.positions))
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
     return 0

@@ -164,6 +164,7 @@ def plan_export(backbone: Backbone, dataset: ImageSet, settings: ExportSettings)
         manifest["size_multiple"] = backbone.size_multiple
         manifest["levels"] = {str(block): [backbone.stride(block), backbone.width("out", block)] for block in chosen}
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
+    manifest["positions"] = backbone.positions  # beside the key, which has those that the weights do not say
     return ExportPlan(
         manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, strides, arrays, batch_size
     )

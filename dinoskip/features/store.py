@@ -32,6 +32,7 @@ from dinoskip.features.npy_files import (
 )
 from dinoskip.features.transform import Transform
 from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
+from dinoskip.results import normalisation_of
 
 FORMAT = 1
 DESCRIPTION = "features.json"
@@ -93,6 +94,9 @@ class StoreDescription(BaseModel):
     grids: tuple[Pair, ...]
     image_sizes: tuple[Pair, ...]
     weights_hash: str
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    positions: str = ""
     key: str
 
     @model_validator(mode="after")
@@ -147,8 +151,10 @@ class FeatureSet(ABC):
         layer.
     facets
         All that the same export holds, ``facet`` among them.
-    weights_hash, transform, patch_size, dim, depth
-        Of the backbone; how images were sized; pixels a patch; channels C; number of blocks of the backbone.
+    weights_hash, normalisation, positions, transform, patch_size, dim, depth
+        Of the backbone; mean and deviation of its images as text, and its rule of positions, "" where not known (as
+        rows have them, :class:`dinoskip.results.EvalResult`); how images were sized; pixels a patch; channels C; number
+        of blocks of the backbone.
     ragged, offsets
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """
@@ -163,6 +169,9 @@ class FeatureSet(ABC):
         self.facets: tuple[str, ...] = tuple(manifest.get("facets", [self.facet]))
         self.norm: str = manifest["norm"]
         self.weights_hash: str = manifest["weights_hash"]
+        statistics = [manifest.get(name) for name in ("mean", "std")]
+        self.normalisation = normalisation_of(*statistics) if all(statistics) else ""
+        self.positions = str(manifest.get("positions", ""))
         self.transform = Transform.model_validate(manifest["transform"])
         self.patch_size: int = manifest["patch_size"]
         self.dim: int = manifest["dim"]

@@ -294,9 +294,10 @@ def load_vit_file(
     try:
         return _build(path, tower, heads, act, given)
     except WeightsError as error:
-        if "blocks.0.norm1.weight" in tower.tensors or "positional_embedding" in tower.tensors:
+        plain = "blocks.0.norm1.weight" in tower.tensors or "positional_embedding" in tower.tensors
+        if plain and not any(name.startswith("patch_embed.backbone.") for name in tower.tensors):
             raise
-        return load_known(content, path, role, prefix, error)  # Swin and its kin have a patch embedding, too
+        return load_known(content, path, role, prefix, error)  # Swin and hybrid ViTs have a patch embedding, too
 
 
 def _build(path: Path, tower: Tower, heads: int | None, act: str | None, grid: Grid | None) -> LoadedModel:

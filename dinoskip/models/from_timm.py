@@ -108,7 +108,8 @@ class TimmVitAdapter(_TimmAdapter):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        return isinstance(model, VisionTransformer)
+        """Whether it is timm's ViT with one convolution as patch embedding; hybrids are read level by level."""
+        return isinstance(model, VisionTransformer) and isinstance(model.patch_embed, PatchEmbed)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
         if self.pos_embed == getattr(self.model, "position_resize", "timm"):  # as the model does it itself

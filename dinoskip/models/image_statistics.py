@@ -53,11 +53,6 @@ def three_numbers(value: Any, name: str, spec: str) -> tuple[float, float, float
     return red, green, blue
 
 
-def stated(mean: Sequence[float], std: Sequence[float]) -> str:
-    """Both in one text, ``0.485 0.456 0.406 / 0.229 0.224 0.225``, as rows and lines have them."""
-    return " / ".join(" ".join(f"{number:.4g}" for number in numbers) for numbers in (mean, std))
-
-
 def whose(mean: Sequence[float], std: Sequence[float]) -> str:
     """Whose statistics these are, of those that have a name here; "" for any other."""
     same = (name for name, known in _NAMED.items() if tuple(map(tuple, known)) == (tuple(mean), tuple(std)))

@@ -54,7 +54,7 @@ _CONVNEXTS_V2 = ("atto", "femto", "pico", "nano", "tiny", "base", "large", "huge
 _BIAS = "relative_position_bias_table"
 _SWINS = [*(f"swin_{size}_patch4_window7_224" for size in _SIZES), "swin_base_patch4_window12_384"]
 _SWINS += ["swin_large_patch4_window12_384"]
-_HYBRIDS = ("vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224", "vit_base_r50_s16_224", "vit_large_r50_s32_224")
+_HYBRIDS = ("vit_small_r26_s32_224", "vit_base_r50_s16_224", "vit_large_r50_s32_224")
 KINDS = (
     Kind("a ResNet", "layer1.0.conv1.weight", _all("timm", *_RESNETS)),
     Kind("a Swin Transformer", f"layers.0.blocks.0.attn.{_BIAS}", _all("timm", *_SWINS), _BIAS),
@@ -67,6 +67,7 @@ KINDS = (
         _all("timm", *(f"convnextv2_{size}" for size in _CONVNEXTS_V2)),
     ),
     Kind("a hybrid ViT", "patch_embed.backbone.stem.conv.weight", _all("timm", *_HYBRIDS)),
+    Kind("a hybrid ViT", "patch_embed.backbone.conv.weight", _all("timm", "vit_tiny_r_s16_p8_224")),
     Kind("a Swin Transformer V2", "layers.0.blocks.0.attn.cpb_mlp.0.weight", ()),  # windows are in no shape
     Kind("torchvision's Swin", f"features.1.0.attn.{_BIAS}", _all("tv", "swin_t", "swin_s", "swin_b"), _BIAS),
     Kind(
@@ -110,7 +111,8 @@ def load_known(content: Any, path: Path, role: str | None, prefix: str | None, r
         load = load_timm if library == "timm" else load_torchvision
         loaded = load(name, file=str(path), tensors=tensors)
         under = f"; found under {tower.taken}" if tower.taken else ""
-        return replace(loaded, read_as=f"{path.name}: {fitting[0]}, whose tensors are all in it{under}")
+        said = f"{path.name}: {fitting[0]}, whose tensors are all in it{under}"
+        return replace(loaded, read_as=said, why={"images": "assumed; ,mean= and ,std= for others"})
     raise WeightsError(refusal.message, refusal.hint if refusal.hint and "grid" in refusal.hint else ADVICE)
 
 

@@ -34,8 +34,9 @@ from dinoskip.models.from_hub import load_hub
 from dinoskip.models.from_python import load_python
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.from_torchvision import load_torchvision
-from dinoskip.models.image_statistics import stated, three_numbers, whose
+from dinoskip.models.image_statistics import three_numbers, whose
 from dinoskip.models.vit import can_resize
+from dinoskip.results import normalisation_of
 from dinoskip.specs import authors_positions, run_weights, split_spec
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
@@ -126,7 +127,7 @@ def _conclude(backbone: Backbone, read_as: str, why: dict[str, str]) -> None:
     if backbone.positions in RULES:
         text += f"; positions resized as {RULES[backbone.positions]} does{source.get('positions', '')}"
     named = whose(backbone.mean, backbone.std)
-    images = stated(backbone.mean, backbone.std) + (f", {named}" if named else "")
+    images = normalisation_of(backbone.mean, backbone.std) + (f", {named}" if named else "")
     text += f"; image mean / deviation {images}{source.get('images', '')}"
     backbone.info["read_as"] = text
     log.info("%s", text)

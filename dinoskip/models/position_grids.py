@@ -54,21 +54,19 @@ def grid_of(positions: Positions, where: str | Path, grid: Grid | None = None) -
     ``grid`` of another number of patches.
     """
     count = positions.count
+    fitting = [one for before in positions.readings for one in _grids(count - before)]
     if grid is not None:
         for before in positions.readings:
             if count - before == grid[0] * grid[1]:
                 return before, grid
-        numbers = " or ".join(str(count - before) for before in positions.readings)
+        given, of = grid[0] * grid[1], " or ".join(str(count - before) for before in positions.readings)
         raise ConfigError(
-            f"{where}: grid={grid[0]}x{grid[1]}: is {grid[0] * grid[1]} patches, and {count} positions are of {numbers}",
-            _ask([one for before in positions.readings for one in _rectangles(count - before)]),
+            f"{where}: grid={grid[0]}x{grid[1]}: is {given} patches, and {count} positions are of {of}", _ask(fitting)
         )
     squares = [(before, _side(count - before)) for before in positions.readings if _side(count - before)]
     if not squares:
-        raise WeightsError(
-            f"{where}: {count} positions are no square of patches, with or without a class token",
-            _ask([one for before in positions.readings for one in _rectangles(count - before)]),
-        )
+        text = f"{where}: {count} positions are no square of patches, with or without a class token"
+        raise WeightsError(text, _ask(fitting))
     # registers have no position in published networks, class tokens have one but in FlexiViT and DeiT III
     usual = 0 if positions.registers else positions.before
     before, side = next((square for square in squares if square[0] == usual), squares[0])
@@ -98,6 +96,11 @@ def _ask(grids: Sequence[Grid]) -> str:
 def _side(patches: int) -> int:
     side = math.isqrt(patches) if patches > 0 else 0
     return side if side * side == patches else 0
+
+
+def _grids(patches: int) -> list[Grid]:
+    side = _side(patches)
+    return [(side, side)] * (side > 0) + _rectangles(patches)
 
 
 def _rectangles(patches: int) -> list[Grid]:

@@ -16,7 +16,7 @@ from dinoskip.data.sets.labels import LABELS, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import MANIFEST, hash_of, read_manifest, sha256_file
 from dinoskip.pipeline.stage import Use
-from dinoskip.specs import authors_positions, newest_checkpoint, split_spec
+from dinoskip.specs import authors_positions, is_timm_folder, newest_checkpoint, split_spec
 
 
 def _hash_files(root: Path, paths: Sequence[Path], seen: list[Path] | None) -> str:
@@ -69,17 +69,41 @@ def backbone_hash(spec: str, *, seen: list[Path] | None = None) -> str:
     if seen is not None and place.is_file():
         seen.append(place)
     if kind in {"weights", "dino", "file"} or "file" in options:
-        digest, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
+        facts = [*_otherwise(kind, name, options), *_asked(options), *_beside(kind, place)]
+        digest = sha256_file(place) if place.is_file() else "missing"
         return hash_of([digest, *facts]) if facts else digest
     if kind == "run" and place.is_dir():
-        return read_manifest(newest_checkpoint(place)).hash
+        asked, digest = _asked(options), read_manifest(newest_checkpoint(place)).hash
+        return hash_of([digest, *asked]) if asked else digest
     if kind == "timm" and name.startswith("local-dir:"):
         kind, place = "hf", Path(name.removeprefix("local-dir:"))
     if kind == "hf" and place.is_dir():
-        return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
+        files = [[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()]
+        return hash_of([*files, *_asked(options)])
     if kind == "python" and (file := Path(name.rpartition(":")[0])).is_file():
         return hash_of([spec, sha256_file(file)])
     return hash_of([spec, *_otherwise(kind, name, options)] if _otherwise(kind, name, options) else spec)
+
+
+_OF_FEATURES = ("act", "grid", "heads", "layers", "mean", "pos_embed", "prefix", "role", "std")
+
+
+def _asked(options: Mapping[str, Any]) -> list[str]:
+    """Options that change what is read of the same file; the teacher is what is taken unless the student is asked for.
+
+    Nothing for a spec without such options, so its key stays.
+    """
+    return [
+        f"{name} {options[name]}" for name in _OF_FEATURES
+        if name in options and (name, options[name]) != ("role", "teacher")
+    ]  # fmt: skip
+
+
+def _beside(kind: str, place: Path) -> list[str]:
+    """Hash of the description beside a weights file from elsewhere that says how it is read; none if there is none."""
+    if kind != "file" or not is_timm_folder(place.parent, place.name):
+        return []
+    return [f"config {sha256_file(place.parent / 'config.json')}"]
 
 
 def _otherwise(kind: str, name: str, options: Mapping[str, Any]) -> list[str]:

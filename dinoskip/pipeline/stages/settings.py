@@ -21,7 +21,7 @@ from eval.online.config import OnlineConfig
 FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
 """Settings of a run that are no part of its key. ``keep_epochs`` is: it changes no number, but it says which
 checkpoints the output holds, and the weights stage reads those."""
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Of what is computed of images: part of the key of stores, and of whatever reads features in windows."""
 
 

@@ -217,3 +217,11 @@ def test_a_run_enters_by_its_newest_checkpoint_whatever_is_taken_of_it(tmp_path:
         found.append([backbone_hash(f"run:{tmp_path}{option}") for option in ("", ",role=teacher")])
     assert found[0] != found[1]
     assert all(plain == with_role for plain, with_role in found)
+
+
+def test_what_is_read_of_a_file_enters_beside_its_content(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(b"one")
+    options = ("", ",role=student", ",mean=0.5", ",mean=0.5,std=0.5", ",grid=14x16", ",pos_embed=timm", ",prefix=a.")
+    found = [backbone_hash(f"{tmp_path / 'w.pth'}{option}") for option in options]
+    assert len(set(found)) == len(options)
+    assert backbone_hash(f"{tmp_path / 'w.pth'},role=teacher") == found[0]
