@@ -82,10 +82,10 @@ class EvalResult:
     rows that were written without it, unless they are noted as :data:`ON_VALIDATION`.
 
     ``kernels`` are those that the processor chose for products and eigenvectors (:func:`dinoskip.arithmetic.kernels`),
-    "" where it is not known. ``normalisation`` is the mean and the deviation of pixels in 0..1 with which images came to
-    the network (:func:`normalisation_of`), ``positions`` the rule by which it resized its positions: timm, dino or
-    bicubic (docs/backbones.md), own of networks with code of their own; both "" where rows do not say. Rows that differ
-    in these three alone are equal. ``precision`` is that of the frozen network's
+    "" where it is not known. ``normalisation`` is the mean and the deviation of pixels in 0..1 with which images came
+    to the network (:func:`normalisation_of`), ``positions`` the rule by which it resized its positions: timm, dino or
+    bicubic (docs/backbones.md), own of networks with code of their own; both "" where rows do not say. Rows that
+    differ in these three alone are equal. ``precision`` is that of the frozen network's
     passes: fp32 (also of rows that do not say), tf32 or bf16.
     """
 

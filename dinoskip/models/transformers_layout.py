@@ -39,17 +39,20 @@ pipeline_tag: image-feature-extraction
 ---
 # {name}
 
-A ViT of {blocks} blocks, trained at {size} × {size} pixels, for frozen features of images. It has no pooler, which
-transformers would otherwise make anew, at random:
+A ViT of {blocks} blocks, trained at {size} × {size} pixels, for frozen features of images:
 
 ```python
 from transformers import AutoImageProcessor, AutoModel
 
 processor = AutoImageProcessor.from_pretrained("FOLDER")
-model = AutoModel.from_pretrained("FOLDER", add_pooling_layer=False)
+model = AutoModel.from_pretrained("FOLDER")
 features = model(**processor(image, return_tensors="pt"), output_hidden_states=True)
 features.hidden_states[n]  # of block n: the CLS token, then the patches in raster order, before the last norm
+features.pooler_output  # the CLS token after the last norm
 ```
+
+The network was trained without a pooler. The one in this folder is the identity, so that transformers makes none at
+random; `add_pooling_layer=False` leaves it out.
 """
 
 
@@ -70,6 +73,11 @@ def transformers_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             else:
                 renamed[f"layers.{index}.{_IN_BLOCK[layer]}.{kind}"] = tensor
     return renamed
+
+
+def _identity_pooler(width: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """A pooler that returns the CLS token: transformers would make a missing one at random, new in every process."""
+    return {"pooler.dense.weight": torch.eye(width, dtype=dtype), "pooler.dense.bias": torch.zeros(width, dtype=dtype)}
 
 
 def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], config: VitConfig) -> None:
@@ -95,11 +103,11 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
     settings: dict[str, Any] = {
         "hidden_size": width, "num_hidden_layers": config.blocks, "num_attention_heads": heads,
         "intermediate_size": round(mlp_ratio * width), "image_size": config.img_size, "patch_size": patch,
-        "layer_norm_eps": LAYER_NORM_EPS, "qkv_bias": True, "hidden_act": "gelu",
+        "layer_norm_eps": LAYER_NORM_EPS, "qkv_bias": True, "hidden_act": "gelu", "pooler_act": "linear",
     }  # fmt: skip
-    model = transformers.ViTModel(transformers.ViTConfig(**settings), add_pooling_layer=False)
+    model = transformers.ViTModel(transformers.ViTConfig(**settings))
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
-    load_strict(model.to(dtype), transformers_state(state), folder)
+    load_strict(model.to(dtype), transformers_state(state) | _identity_pooler(width, dtype), folder)
     folder = Path(folder)
     with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,11 +25,12 @@ def test_auto_model_computes_the_same_and_it_comes_back(tmp_path: Path) -> None:
     names = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
     assert {path.name for path in (tmp_path / "hf").iterdir()} == names
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()} == {0o644}
-    assert "add_pooling_layer=False" in (tmp_path / "hf" / "README.md").read_text()
-    loaded = transformers.AutoModel.from_pretrained(tmp_path / "hf", add_pooling_layer=False).eval()
+    loaded, report = transformers.AutoModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not report["missing_keys"], "what is missing would be random"
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        told = loaded(images, output_hidden_states=True)
+        told = loaded.eval()(images, output_hidden_states=True)
+        bare = transformers.AutoModel.from_pretrained(tmp_path / "hf", add_pooling_layer=False).eval()(images)
     ours = Backbone.from_model(model)
     theirs = load_backbone(f"hf:{tmp_path / 'hf'}")
     assert theirs.mean == ours.mean
@@ -38,6 +39,9 @@ def test_auto_model_computes_the_same_and_it_comes_back(tmp_path: Path) -> None:
         tokens = torch.cat([layers[block].cls[:, None], layers[block].tokens], 1)
         torch.testing.assert_close(told.hidden_states[block], tokens, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(told.last_hidden_state[:, 0], model(images), atol=1e-5, rtol=1e-5)
+    assert torch.equal(told.pooler_output, told.last_hidden_state[:, 0])
+    assert torch.equal(bare.last_hidden_state, told.last_hidden_state)
+    assert bare.pooler_output is None
     for facet in ("out", "key", "query", "value"):
         for block, own in ours.layers(images, [1, 2], facet).items():
             other = theirs.layers(images, [block], facet)[block]

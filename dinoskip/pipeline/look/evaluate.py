@@ -17,7 +17,7 @@ from dinoskip.tasks import TASKS
 
 
 def evaluate(
-    backbones: str | Sequence[str],
+    backbones: str | Path | Sequence[str | Path],
     data: str | Path,
     tasks: Collection[str] = MEASURES,
     *,
@@ -34,7 +34,7 @@ def evaluate(
     What is in ``out`` already is not computed again.
 
     Args:
-        backbones: one or several specs: a checkpoint's path, ``run:DIR``, ``timm:NAME``, ``hf:NAME``, ...
+        backbones: one or several specs: a checkpoint's path (or ``Path``), ``run:DIR``, ``timm:NAME``, ``hf:NAME``, ...
         data: the folder of a data set with labels.
         tasks: names of tasks (``dinoskip --help``); those that the data set has no labels for are left out. By default
             the quick ones.
@@ -56,7 +56,7 @@ def evaluate(
     """
     if unknown := sorted(set(tasks) - set(TASKS)):
         raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(TASKS)}")
-    specs = [backbones] if isinstance(backbones, str) else list(backbones)
+    specs = [str(spec) for spec in ([backbones] if isinstance(backbones, str | Path) else backbones)]
     labels = labels_of(Path(data), kind)
     tree = study_tree(specs, labels, Path(out), images=images, blocks=blocks, measures=tasks, gallery=False)
     tree["device"] = device
