@@ -231,7 +231,7 @@ def _position_rule(tower: Tower, built: Mapping[str, Any]) -> tuple[Any, str]:
     The same names are DINO's, whose rule is its own, and those of most ViTs of timm. A classifier speaks for timm: no
     file of DINO has one.
     """
-    if "class_embedding" in tower.tensors:
+    if "class_embedding" in tower.tensors or _has_scale(tower):
         return "timm", "as OpenCLIP does"
     if not built["class_token"] or built["reg_tokens"] or built["no_embed_class"]:
         return "timm", ""
@@ -242,14 +242,18 @@ def _position_rule(tower: Tower, built: Mapping[str, Any]) -> tuple[Any, str]:
     return "dino", "assumed; ,pos_embed=timm for timm's rule"
 
 
+def _has_scale(tower: Tower) -> bool:
+    """Whether the file is of a network that compares images with text."""
+    return any(name.rpartition(".")[2] == "logit_scale" for name in tower.outside)
+
+
 def _statistics(path: Path, tower: Tower) -> tuple[Statistics | None, str]:
     """Image mean and deviation, None for what is assumed of all, and why they are taken."""
     if (written := beside(path)) is not None:
         return written, "as open_clip_config.json says"
     if any(name.startswith("attn_pool.") for name in tower.tensors) or "logit_bias" in tower.outside:
         return HALF, "SigLIP's"
-    contrastive = any(name.rpartition(".")[2] == "logit_scale" for name in tower.outside)
-    if "class_embedding" in tower.tensors or contrastive:
+    if "class_embedding" in tower.tensors or _has_scale(tower):
         return CLIP, "CLIP's"
     return None, "assumed; ,mean= and ,std= for others"
 
