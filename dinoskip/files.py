@@ -230,10 +230,10 @@ def _require_regular(path: Path) -> None:
         raise WeightsError(f"{path}: a folder, not a file", f"name the file in it: {within[0]}" if within else None)
     if not Path(path).is_file():
         raise WeightsError(f"{path}: not a regular file")
-    _refuse_text(path)
+    refuse_text(path)
 
 
-def _refuse_text(path: Path) -> None:
+def refuse_text(path: Path) -> None:
     """:class:`WeightsError` for what downloads leave in place of weights: a pointer of Git LFS, a page, nothing."""
     try:
         start = read_regular(Path(path), _START, whole=False)
@@ -251,6 +251,14 @@ def _refuse_text(path: Path) -> None:
         )
     if not start:
         raise WeightsError(f"{path}: an empty file, not weights", "download or copy it again")
+
+
+def refuse_text_in(folder: Path) -> None:
+    """:func:`refuse_text` of the weights files in a folder that a library loads; nothing for what is no folder here."""
+    for pattern in ("*.safetensors", "*.bin"):
+        for path in sorted(Path(folder).glob(pattern)):
+            if path.is_file():
+                refuse_text(path)
 
 
 def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:

@@ -154,6 +154,8 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
         return load_weights(run_weights(place, **options))
     if is_ours(place):
         return load_weights(place)
+    if beside := sorted({"mean", "std", "pos_embed", "layers", "image_size"} & options.keys()):
+        raise ConfigError(f"models convert: {spec}: {', '.join(beside)}: is not kept in a weights file", "leave it out")
     model = load_vit_file(place, **options).model
     return model.state_dict(), as_ours(model, place), {"converted_from": Path(place).name}
 

@@ -5,33 +5,22 @@ Weights are read from safetensors alone; no code is ever fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import (
-    IMAGENET_DEFAULT_MEAN,
-    IMAGENET_DEFAULT_STD,
-    IMAGENET_INCEPTION_MEAN,
-    IMAGENET_INCEPTION_STD,
-    OPENAI_CLIP_MEAN,
-    OPENAI_CLIP_STD,
-)
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
+from dinoskip.files import refuse_text_in
 from dinoskip.models.adapter import LoadedModel, VitAdapter, square_patch_side
 from dinoskip.models.export import listed
 from dinoskip.models.hf_client import hub_client
+from dinoskip.models.image_statistics import CLIP, HALF, IMAGENET, Statistics
 from dinoskip.randomness import derive
-
-Statistics = tuple[Sequence[float], Sequence[float]]
-_IMAGENET: Statistics = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-_HALF: Statistics = (IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD)
-_CLIP: Statistics = (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
 
 # What a published file holds besides the image backbone, by the start of a name; all else must fit.
 NOT_BACKBONE = (
@@ -67,7 +56,7 @@ class Family:
     first_norm: str
     attention: str
     prefix: int = 1
-    statistics: Statistics = _IMAGENET
+    statistics: Statistics = IMAGENET
     resizes: bool = False  # whether embeddings take interpolate_pos_encoding; the others always interpolate
     options: tuple[tuple[str, Any], ...] = ()  # for the class
 
@@ -75,15 +64,15 @@ class Family:
 _NO_POOLER = (("add_pooling_layer", False),)
 FAMILIES = {
     "ViTModel": Family(
-        "layers", "layernorm", "layernorm_before", "attention", 1, _HALF, resizes=True, options=_NO_POOLER
+        "layers", "layernorm", "layernorm_before", "attention", 1, HALF, resizes=True, options=_NO_POOLER
     ),
     "DeiTModel": Family("layers", "layernorm", "layernorm_before", "attention", 2, resizes=True, options=_NO_POOLER),
     "ViTMAEModel": Family("layers", "layernorm", "layernorm_before", "attention", resizes=True),
     "Dinov2Model": Family("encoder.layer", "layernorm", "norm1", "attention"),
     "Dinov2WithRegistersModel": Family("encoder.layer", "layernorm", "norm1", "attention"),
     "DINOv3ViTModel": Family("model.layer", "norm", "norm1", "attention"),
-    "CLIPVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 1, _CLIP, resizes=True),
-    "SiglipVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 0, _HALF, resizes=True),
+    "CLIPVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 1, CLIP, resizes=True),
+    "SiglipVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 0, HALF, resizes=True),
 }
 CLASSES = {
     "vit": "ViTModel",
@@ -261,6 +250,7 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
                     torch.manual_seed(derive(seed, "hf", cls.__name__))
                     model = cls(vision, **extra)
             else:
+                refuse_text_in(Path(where))
                 with _quiet(transformers):
                     model, report = cls.from_pretrained(
                         where,

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dinoskip.console import log
 from dinoskip.errors import ConfigError, DinoskipError, ReadError, WeightsError, first_line
+from dinoskip.files import refuse_text_in
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -290,6 +291,8 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
         model.load_state_dict(state)
     elif pretrained:
         try:
+            if name.startswith("local-dir:"):
+                refuse_text_in(Path(name.removeprefix("local-dir:")))
             with nullcontext() if name.startswith("local-dir:") else hub_client():
                 load_pretrained(model, num_classes=model.num_classes, filter_fn=partial(_whole, f"timm:{name}", model))
         except DinoskipError:

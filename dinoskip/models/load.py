@@ -62,7 +62,7 @@ _FILE_OPTIONS = {"role", "prefix", "heads", "act", "grid"}
 _OF_ALL = ("mean", "pos_embed", "std")
 RULES = {"timm": "timm", "dino": "DINO", "bicubic": "MAE"}
 """Whose rule of resizing positions each is."""
-_OPTIONS = {"run": {"role"}, "weights": set[str](), "dino": _FILE_OPTIONS, "file": _FILE_OPTIONS}  # others check theirs
+_OPTIONS = {"run": {"role"}, "weights": {"grid"}, "dino": _FILE_OPTIONS, "file": _FILE_OPTIONS}  # others check theirs
 
 
 def load_backbone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
 from dinoskip.errors import DinoskipError, WeightsError
 from dinoskip.models import load_backbone
+from dinoskip.results import read_rows
 
 State = dict[str, Tensor]
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -184,6 +186,16 @@ def test_what_a_download_left_instead_is_named(tmp_path: Path, text: str, file: 
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("described", [{"architecture": "resnet18"}, {"model_type": "dinov2"}])
+def test_a_pointer_in_a_folder_is_named(tmp_path: Path, described: dict[str, str]) -> None:
+    if "model_type" in described:
+        pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(WeightsError, match="Git LFS"):
+        load_backbone(tmp_path)
+
+
 TEN = {
     "timm:resnet18": moco,
     "timm:swin_tiny_patch4_window7_224": partial(inside, "_orig_mod"),
@@ -199,16 +211,22 @@ TEN = {
 """The first six are told by their tensors; the others open under their names."""
 
 
+@pytest.mark.parametrize("name", list(TEN)[6:])
+def test_what_no_tensor_tells_asks_for_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    torch.save(TEN[name](network(name).state_dict()), tmp_path / "w.pth")
+    assert main(["models", "show", str(tmp_path / "w.pth")]) == 3
+    assert "timm:NAME,file=" in capsys.readouterr().err
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TEN)
-def test_look_on_files_of_other_architectures(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    scenes, file = ScenesConfig(images=4, size=64).generate(tmp_path / "scenes"), tmp_path / "w.pth"
-    torch.save(TEN[name](network(name).state_dict()), file)
-    told = list(TEN).index(name) < 6
-    command = ["--data", str(scenes), "--images", "2", "-q"]
-    bare = main(["look", str(file), "--out", str(tmp_path / "bare"), *command])
-    said = capsys.readouterr().err
-    assert bare == (0 if told else 3), said
-    if not told:
-        assert "timm:NAME,file=" in said
-        assert main(["look", f"{name},file={file}", "--out", str(tmp_path / "named"), *command]) == 0
+def test_look_on_files_of_other_architectures(tmp_path: Path) -> None:
+    scenes, out, specs = ScenesConfig(images=4, size=64).generate(tmp_path / "scenes"), tmp_path / "out", list[str]()
+    for number, (name, wrap) in enumerate(TEN.items()):
+        file = tmp_path / f"network{number}.pth"
+        torch.save(wrap(network(name).state_dict()), file)
+        specs.append(str(file) if number < 6 else f"{name},file={file}")
+    assert main(["look", *specs, "--data", str(scenes), "--images", "2", "--out", str(out), "-q"]) == 0
+    rows = [row for path in out.rglob("rows.json") for row in read_rows(path) if not row.is_baseline]
+    assert len({row.weights for row in rows if row.weights}) == len(TEN)
+    assert all(row.normalisation for row in rows if row.weights)
+    assert {row.positions for row in rows if row.weights} == {"own"}

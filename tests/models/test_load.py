@@ -53,7 +53,7 @@ def test_weights_and_runs(tmp_path: Path, model: torch.nn.Module) -> None:
         ("timm:deit_tiny_distilled_patch16_224,pretrained=false,depth=1,pos_embed=dino", "a CLS token and the patches"),
         ("timm:vit_tiny_patch16_224,pretrained=false,depth=1,pos_embed=dion", "'dion' is none of timm, dino"),
         ("timm:vit_small_patch16_dinov3,pretrained=false,depth=1,pos_embed=dino", "by its own code"),
-        ("weights:w.safetensors,role=student", "unknown options: role .options of weights: mean, pos_embed, std"),
+        ("weights:w.safetensors,role=student", "unknown options: role .options of weights: grid, mean, pos_embed, std"),
         (
             "dino:w.pth,rol=student",
             "unknown options: rol .options of dino: act, grid, heads, mean, pos_embed",
