@@ -169,8 +169,8 @@ class FeatureSet(ABC):
         self.facets: tuple[str, ...] = tuple(manifest.get("facets", [self.facet]))
         self.norm: str = manifest["norm"]
         self.weights_hash: str = manifest["weights_hash"]
-        statistics = [manifest.get(name) for name in ("mean", "std")]
-        self.normalisation = normalisation_of(*statistics) if all(statistics) else ""
+        mean, std = manifest.get("mean"), manifest.get("std")
+        self.normalisation = normalisation_of(mean, std) if mean and std else ""
         self.positions = str(manifest.get("positions", ""))
         self.transform = Transform.model_validate(manifest["transform"])
         self.patch_size: int = manifest["patch_size"]

@@ -122,12 +122,12 @@ def architecture(
     last = state["blocks.0.mlp.fc2.weight"]
     if last.ndim != 2 or last.shape[0] != width or not side:
         raise WeightsError(f"{where}: not a ViT: blocks.0.mlp.fc2.weight is {tuple(last.shape)} at width {width}")
-    hidden = int(state["blocks.0.mlp.fc2.weight"].shape[-1])
+    hidden = int(last.shape[-1])
     gated = state.get("blocks.0.mlp.fc1.weight", patch).shape[0] == 2 * hidden
     depth = _depth(state, where)
     registers = int(state["reg_token"].shape[1]) if "reg_token" in state else 0
-    embedded = Positions(int(positions.shape[1]), int("cls_token" in state) + registers, registers, told)
-    prefix, (rows, columns) = grid_of(embedded, where, grid)
+    before = int("cls_token" in state) + registers
+    prefix, (rows, columns) = grid_of(Positions(int(positions.shape[1]), before, registers, told), where, grid)
     built: dict[str, Any] = {
         "patch_size": side,
         "img_size": rows * side if rows == columns else (rows * side, columns * side),
@@ -148,11 +148,8 @@ def architecture(
     }
     if width % built["num_heads"]:
         raise WeightsError(f"{where}: width {width} is not a multiple of {heads} heads")
-    if "blocks.0.ls1.gamma" in state:
-        built["init_values"] = 1e-5
-    if gated:
-        built |= {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU}
-    return built
+    built |= {"init_values": 1e-5} if "blocks.0.ls1.gamma" in state else {}
+    return built | ({"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if gated else {})
 
 
 def architecture_of(path: Path, role: str | None, prefix: str | None, grid: Any = None) -> dict[str, Any]:
@@ -326,8 +323,8 @@ def _build(path: Path, tower: Tower, heads: int | None, act: str | None, grid: G
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     known, source = _statistics(path, tower)
     mean, std = known or (None, None)
-    said = {"read_as": _concluded(path, tower, built, heads is not None), "why": {"positions": why, "images": source}}
-    return LoadedModel(model, mean=mean, std=std, **said)
+    text, said = _concluded(path, tower, built, heads is not None), {"positions": why, "images": source}
+    return LoadedModel(model, mean=mean, std=std, read_as=text, why=said)
 
 
 def is_ours(path: str | Path) -> bool:

@@ -28,7 +28,7 @@ ADVICE = "name its architecture: timm:NAME,file=FILE or tv:NAME,file=FILE (,pref
 
 
 @dataclass(frozen=True)
-class Kind:
+class KnownKind:
     """Networks that share the name of a tensor, ``anchor``; ``names`` are specs without options.
 
     ``telling`` are ends of names whose shapes the library would change to fit (Swin's windows), so they are compared
@@ -56,31 +56,31 @@ _SWINS = [*(f"swin_{size}_patch4_window7_224" for size in _SIZES), "swin_base_pa
 _SWINS += ["swin_large_patch4_window12_384"]
 _HYBRIDS = ("vit_small_r26_s32_224", "vit_base_r50_s16_224", "vit_large_r50_s32_224")
 KINDS = (
-    Kind("a ResNet", "layer1.0.conv1.weight", _all("timm", *_RESNETS)),
-    Kind("a Swin Transformer", f"layers.0.blocks.0.attn.{_BIAS}", _all("timm", *_SWINS), _BIAS),
-    Kind("a ConvNeXt", "stages.0.0.gamma", _all("timm", *(f"convnext_{size}" for size in _CONVNEXTS))),
-    Kind("a ConvNeXt", "stages.0.blocks.0.gamma", _all("timm", *(f"convnext_{size}" for size in _CONVNEXTS))),
-    Kind("a ConvNeXt V2", "stages.0.0.grn.gamma", _all("timm", *(f"convnextv2_{size}" for size in _CONVNEXTS_V2))),
-    Kind(
+    KnownKind("a ResNet", "layer1.0.conv1.weight", _all("timm", *_RESNETS)),
+    KnownKind("a Swin Transformer", f"layers.0.blocks.0.attn.{_BIAS}", _all("timm", *_SWINS), _BIAS),
+    KnownKind("a ConvNeXt", "stages.0.0.gamma", _all("timm", *(f"convnext_{size}" for size in _CONVNEXTS))),
+    KnownKind("a ConvNeXt", "stages.0.blocks.0.gamma", _all("timm", *(f"convnext_{size}" for size in _CONVNEXTS))),
+    KnownKind("a ConvNeXt V2", "stages.0.0.grn.gamma", _all("timm", *(f"convnextv2_{size}" for size in _CONVNEXTS_V2))),
+    KnownKind(
         "a ConvNeXt V2",
         "stages.0.blocks.0.mlp.grn.weight",
         _all("timm", *(f"convnextv2_{size}" for size in _CONVNEXTS_V2)),
     ),
-    Kind("a hybrid ViT", "patch_embed.backbone.stem.conv.weight", _all("timm", *_HYBRIDS)),
-    Kind("a hybrid ViT", "patch_embed.backbone.conv.weight", _all("timm", "vit_tiny_r_s16_p8_224")),
-    Kind("a Swin Transformer V2", "layers.0.blocks.0.attn.cpb_mlp.0.weight", ()),  # windows are in no shape
-    Kind("torchvision's Swin", f"features.1.0.attn.{_BIAS}", _all("tv", "swin_t", "swin_s", "swin_b"), _BIAS),
-    Kind(
+    KnownKind("a hybrid ViT", "patch_embed.backbone.stem.conv.weight", _all("timm", *_HYBRIDS)),
+    KnownKind("a hybrid ViT", "patch_embed.backbone.conv.weight", _all("timm", "vit_tiny_r_s16_p8_224")),
+    KnownKind("a Swin Transformer V2", "layers.0.blocks.0.attn.cpb_mlp.0.weight", ()),  # windows are in no shape
+    KnownKind("torchvision's Swin", f"features.1.0.attn.{_BIAS}", _all("tv", "swin_t", "swin_s", "swin_b"), _BIAS),
+    KnownKind(
         "torchvision's ConvNeXt",
         "features.1.0.layer_scale",
         _all("tv", "convnext_tiny", "convnext_small", "convnext_base", "convnext_large"),
     ),
-    Kind(
+    KnownKind(
         "torchvision's ViT",
         "encoder.layers.encoder_layer_0.self_attention.in_proj_weight",
         _all("tv", "vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"),
     ),
-    Kind(
+    KnownKind(
         "torchvision's DenseNet",
         "features.denseblock1.denselayer1.norm1.weight",
         _all("tv", "densenet121", "densenet161", "densenet169", "densenet201"),
@@ -97,7 +97,7 @@ def load_known(content: Any, path: Path, role: str | None, prefix: str | None, r
     Raises ``refusal``, with advice, where there is none; :class:`WeightsError` that says what kind it is where no
     network of that kind has its shapes, or several.
     """
-    for kind in (*KINDS, Kind("a ResNet", _NUMBERED, KINDS[0].names)):
+    for kind in (*KINDS, KnownKind("a ResNet", _NUMBERED, KINDS[0].names)):
         try:
             tower = find_tower(content, path, role, prefix, (kind.anchor,))
         except NotInFile:

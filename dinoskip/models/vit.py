@@ -115,7 +115,7 @@ def can_resize(model: nn.Module) -> bool:
 def add_positions(model: VisionTransformer, patches: Tensor, position_resize: str) -> Tensor:
     """Tokens (B, N, C), prefix tokens first, from embedded patches (B, h, w, C) and a ViT's positions for h × w."""
     rule = bicubic_positions if position_resize == "bicubic" else dino_positions
-    resize = partial(rule, stored=tuple(model.patch_embed.grid_size))  # type: ignore[arg-type]
+    resize = partial(rule, stored=tuple(model.patch_embed.grid_size))
     if position_resize == "timm":
         resized: Tensor = VisionTransformer._pos_embed(model, patches)
         return resized
