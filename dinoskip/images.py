@@ -14,19 +14,31 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.files import open_regular, read_regular
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+# Builds of Pillow for some systems come without these two libraries.
+_AVIF, _JPEG_2000 = bool(features.check("avif")), bool(features.check("jpg_2000"))
 # By content, whatever the name says. Others are not asked: Pillow hands EPS and WMF to programs of the system.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "DIB", "JPEG2000")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "DIB", "JPEG2000", *(("AVIF",) if _AVIF else ()))
+EXTENSIONS = frozenset(
+    {
+        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+        ".pbm", ".pnm",
+        *((".jp2", ".j2k", ".jpx", ".jpf", ".j2c", ".jpc") if _JPEG_2000 else ()),
+        *((".avif", ".avifs") if _AVIF else ()),
+    }
+)  # fmt: skip
+"""Extensions of all files that are decoded, in lower case: by them files are listed as images."""
+LOSSY = frozenset({"JPEG", "JPEG2000", "AVIF"})  # formats whose pixels are near those that were stored; WebP may be
 MAX_BYTES = 1 << 30  # of an encoded image
 PILLOWS_LIMIT = 178  # million pixels; beyond it Pillow itself refuses
 ORIENTATION = 0x0112  # the EXIF tag
@@ -199,6 +211,28 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
         return pixels
     with _opened(io.BytesIO(_check_png(content, name)), name) as image:
         return rgb_array(image, upright=upright)
+
+
+@dataclass(frozen=True)
+class StoredPixels:
+    """Pixels as a file stores them: (H, W) grey values or palette indices, or (H, W, C) channels, of its own dtype.
+
+    ``lossy``: whether its format only approximates pixels.
+    """
+
+    pixels: np.ndarray
+    lossy: bool
+
+
+def stored_pixels(content: bytes, name: str | Path) -> StoredPixels:
+    """Decode the bytes of an image without conversion of mode, range or orientation; the first frame of several.
+
+    Bilevel images become 0 and 255 in uint8. Raises :class:`DataError` as :func:`image_from_bytes` for damage and
+    size.
+    """
+    with _opened(io.BytesIO(content), name) as image:
+        lossy = image.format in LOSSY
+        return StoredPixels(np.array(image.convert("L") if image.mode == "1" else image), lossy)
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:

@@ -127,6 +127,15 @@ def data_option(parser: argparse.ArgumentParser, text: str, *, required: bool = 
     parser.add_argument("--data", required=required, metavar="DIR", help=text)
 
 
+def everything_option(parser: argparse.ArgumentParser) -> None:
+    """``--everything``: all images of a folder, without a look at what they are."""
+    parser.add_argument(
+        "--everything",
+        action="store_true",
+        help="take every image below the folder, label maps too (default: photographs by evidence)",
+    )
+
+
 def accept_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--accept`` to a command that looks at data before it computes."""
     parser.add_argument(

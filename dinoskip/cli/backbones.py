@@ -18,6 +18,7 @@ from dinoskip.cli.arguments import (
     computing_options,
     count,
     data_option,
+    everything_option,
     facets_of,
     group,
     json_option,
@@ -25,7 +26,7 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.data.folders import ImageFolder
+from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
@@ -106,7 +107,8 @@ def _add_export(actions: Any) -> None:
     text = "write the features of every block of every image of a folder"
     parser = command(actions, "export", export_features, text)
     parser.add_argument("--backbone", required=True, metavar="SPEC", help=SPEC)
-    data_option(parser, "a folder of images")
+    data_option(parser, "a folder of photographs, or a data set's")
+    everything_option(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     parser.add_argument(
@@ -152,7 +154,7 @@ def export_features(args: Args) -> int:
     with world(args.device, same, args.out) as here:
         export(
             load_backbone(args.backbone, device=here.device),
-            ImageFolder.open(args.data),
+            photographs_below(Path(args.data), everything=args.everything),
             Path(args.out),
             blocks_of(args.blocks),
             facet=args.facet,

@@ -6,14 +6,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
+from dinoskip.cli.arguments import (
+    Args,
+    command,
+    count,
+    data_option,
+    everything_option,
+    group,
+    json_option,
+    overrides_argument,
+    print_json,
+)
 from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
 from dinoskip.data.sets.prepare import missing
 from dinoskip.data.sets.prepare import prepare as unpack
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.data.shards import open_source
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.inputs import OneDataset
 
@@ -37,7 +47,8 @@ def add_commands(commands: Any) -> None:
     overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...")
     parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
     parser.add_argument("out", help="folder to make; run again to continue after an interruption")
-    data_option(parser, "a folder of images, a .tar file or a folder of them")
+    data_option(parser, "a folder of photographs or a data set's, a .tar file or a folder of them")
+    everything_option(parser)
     parser.add_argument(
         "--short-side",
         type=count,
@@ -90,6 +101,6 @@ def pack(args: Args) -> int:
 
     settings = {"short_side": args.short_side, "quality": args.quality}
     config = validate(PackConfig, RawConfig(settings, {"": "command line"}))
-    source = open_source(args.data)
+    source = open_photographs(args.data, everything=args.everything)
     print(write_shards(source, args.out, config, threads=args.workers))
     return 0

@@ -11,6 +11,7 @@ from dinoskip.cli.arguments import (
     command,
     computing_options,
     data_option,
+    everything_option,
     overrides_argument,
     recipe_source,
 )
@@ -18,7 +19,7 @@ from dinoskip.config import validate
 from dinoskip.console import log
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import FolderConfig
-from dinoskip.data.shards import open_source
+from dinoskip.data.photographs import open_photographs
 from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
 from dinoskip.pipeline.leaks import common_verdicts
@@ -49,7 +50,8 @@ def _run_arguments(parser: Any, recipe: str, example: str) -> None:
 
 def add_commands(commands: Any) -> None:
     parser = command(commands, "pretrain", pretrain, "pretrain one ViT on a folder of images; run again to resume")
-    data_option(parser, "a folder of images, a .tar file or a folder of those")
+    data_option(parser, "a folder of photographs or a data set's, a .tar file or a folder of those")
+    everything_option(parser)
     parser.add_argument(
         "--online-knn",
         metavar="DIR",
@@ -95,7 +97,8 @@ def pretrain(args: Args) -> int:
     if args.online_knn and not job.pretrain.online_every:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
-    final = train(job, open_source(args.data), Path(args.out), allow=args.allow_change, **computing)
+    images = open_photographs(args.data, everything=args.everything)
+    final = train(job, images, Path(args.out), allow=args.allow_change, **computing)
     if is_main():
         print(final)
     return 0

@@ -10,10 +10,11 @@ import hashlib
 import os
 import stat
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
@@ -80,16 +81,24 @@ def _identity(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def list_images(root: str | Path) -> tuple[str, ...]:
-    """Relative POSIX names of all images below ``root``, sorted by :func:`name_key`.
+class FolderFiles(NamedTuple):
+    """Relative POSIX names of the files below a folder: those listed as images, and others; hidden ones in neither."""
+
+    images: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def list_folder(root: str | Path) -> FolderFiles:
+    """List all files below ``root``, images sorted by :func:`name_key`, others as they come.
 
     Sub-folders are entered, linked ones too unless the link leads back to a folder on the way to it. Hidden files,
-    ``._`` files, hidden folders and files without an extension of :data:`dinoskip.images.EXTENSIONS` are passed over.
-    Raises :class:`DataError` if ``root`` is missing, unreadable or holds no image.
+    ``._`` files and hidden folders are passed over. An image has an extension of :data:`dinoskip.images.EXTENSIONS`.
+    Raises :class:`DataError` if ``root`` is missing or unreadable.
     """
     root = Path(root)
     require_folder(root, "a folder of images")
-    names: list[str] = []
+    images: list[str] = []
+    others: list[str] = []
     try:
         pending = [("", frozenset({_identity(str(root))}))]
         while pending:
@@ -103,13 +112,47 @@ def list_images(root: str | Path) -> tuple[str, ...]:
                         here = _identity(entry.path)
                         if here not in above:
                             pending.append((name + "/", above | {here}))
-                    elif is_image_name(entry.name):
-                        names.append(name)
+                    else:
+                        (images if is_image_name(entry.name) else others).append(name)
     except OSError as error:
         raise DataError(f"{error.filename or root}: cannot be listed: {error.strerror}") from error
-    if not names:
-        raise DataError(f"{root}: no images here (looked for {', '.join(sorted(EXTENSIONS))})")
-    return tuple(sorted(names, key=name_key))
+    return FolderFiles(tuple(sorted(images, key=name_key)), tuple(others))
+
+
+def list_images(root: str | Path) -> tuple[str, ...]:
+    """Relative POSIX names of all images below ``root``, sorted by :func:`name_key`; see :func:`list_folder`.
+
+    Raises :class:`DataError` if ``root`` is missing, unreadable or holds no image.
+    """
+    files = list_folder(root)
+    if not files.images:
+        found = f"; there are {passed_over(files.others)}" if passed_over(files.others) else ""
+        raise DataError(f"{root}: no images here (looked for {', '.join(sorted(EXTENSIONS))}){found}")
+    return files.images
+
+
+NO_PICTURES = frozenset(
+    {
+        ".txt", ".xml", ".json", ".jsonl", ".ndjson", ".geojson", ".csv", ".tsv", ".md", ".rst", ".html", ".htm", ".css",
+        ".js", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".db", ".log", ".py", ".sh", ".lst", ".names", ".data", ".cls",
+        ".md5", ".sha256", ".lock", ".license", ".m", ".idx", ".url",
+    }
+)  # fmt: skip
+"""Extensions of files that lie beside images and are none: they are passed over without a word."""
+
+
+def passed_over(others: Iterable[str]) -> str:
+    """Count files that are no images by extension, such as ``2 .heic, 1 .pdf``; '' without any but texts.
+
+    Files without an extension are counted as such, unless they are named as texts are (README, LICENSE).
+    """
+    endings = (os.path.splitext(name)[1].lower() or _bare(name) for name in others)
+    counts = Counter(ending for ending in endings if ending and ending not in NO_PICTURES)
+    return ", ".join(f"{count:,} {ending}" for ending, count in sorted(counts.items(), key=lambda one: (-one[1], one)))
+
+
+def _bare(name: str) -> str:
+    return "" if name.rpartition("/")[2].isupper() else "without extension"
 
 
 def all_is_read(size: int) -> bool:

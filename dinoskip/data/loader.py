@@ -25,6 +25,7 @@ from dinoskip.errors import ConfigError, DataError, named
 from dinoskip.randomness import derive, numpy_rng
 
 BAD_SHARE = 0.01
+"""Of a set's images that may be bad: more, and the set is another one. One image may be in any set."""
 CACHE_BYTES = 1 << 30
 SUBSTITUTES = 20
 
@@ -156,14 +157,14 @@ class _Batches(Dataset):
                 bad[self.images.names[candidate]] = str(error)
                 continue
             if min(image.shape[:2]) < self.min_side:
-                raise DataError(
-                    f"{self.images.where(candidate)}: image of {image.shape[1]}×{image.shape[0]} pixels is smaller "
-                    f"than a patch ({self.min_side})",
-                    "take it out of the set",
-                )
+                bad[self.images.names[candidate]] = too_small(self.images.where(candidate), image.shape, self.min_side)
+                continue
             read.append(candidate)
             return candidate, image
-        raise DataError(f"{self.images.where(index)}: unreadable, as are {SUBSTITUTES - 1} images drawn in its place")
+        raise DataError(
+            f"{self.images.where(index)}: unreadable, as are {SUBSTITUTES - 1} images drawn in its place; the last: "
+            f"{bad[self.images.names[candidate]]}"
+        )
 
     def _read(self, index: int) -> np.ndarray:
         cached = self._cache.get(index)
@@ -176,6 +177,11 @@ class _Batches(Dataset):
         return image
 
 
+def too_small(where: str, shape: tuple[int, ...], min_side: int) -> str:
+    """Say that an image of (height, width, ...) is smaller than a patch."""
+    return f"{where}: image of {shape[1]}×{shape[0]} pixels is smaller than a patch ({min_side})"
+
+
 class BatchLoader:
     """Micro-batches for one rank, made by a :class:`BatchTransform`.
 
@@ -186,12 +192,12 @@ class BatchLoader:
         seed: what the order derives from.
         workers: processes that read images; 0 does it in this process.
         device: where views are made; for a GPU batches are page-locked.
-        min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        min_side: an image with a shorter side (in pixels) counts as one that cannot be read: the patch size.
         cache: keep decoded images in memory: ``True`` all, ``False`` none, ``"auto"`` up to 1 GiB without workers.
 
     ``bad`` lists the images that could not be read so far, name → reason; each was replaced, always by the same other
-    image. Raises :class:`DataError` once they are more than 1 % of the set, for an image smaller than ``min_side``,
-    a set smaller than a batch, and a worker that died or hangs.
+    image. Raises :class:`DataError` once they are more than one and more than 1 % of the set, for a set smaller than a
+    batch, and a worker that died or hangs.
     """
 
     batch_setting = "batch_size"
@@ -266,16 +272,16 @@ class BatchLoader:
         return self._batches.transform.views(batch.data, self.device)
 
     def note(self, bad: tuple[tuple[str, str], ...]) -> None:
-        """List images that could not be read, (name, reason); :class:`DataError` once they are more than 1 %."""
+        """List images that could not be read, (name, reason); :class:`DataError` for more than one and than 1 %."""
         for name, reason in bad:
             if name not in self.bad:
                 log.warning("replaced by another image: %s", reason)
                 self.bad[name] = reason
-        if bad and len(self.bad) > BAD_SHARE * len(self.images):
+        if bad and len(self.bad) > max(1, BAD_SHARE * len(self.images)):
             names = ", ".join(sorted(self.bad)[:10])
             raise DataError(
-                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read, more than "
-                f"{BAD_SHARE:.0%}: {names}"
+                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read or are smaller than a "
+                f"patch, more than {BAD_SHARE:.0%}: {names}"
             )
 
     def close(self) -> None:

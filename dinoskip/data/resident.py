@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dinoskip.console import Progress
 from dinoskip.cores import available_cores
-from dinoskip.data.loader import candidates
+from dinoskip.data.loader import candidates, too_small
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 
@@ -34,8 +34,8 @@ class Resident:
 def load(images: Source, device: torch.device, *, seed: int, min_side: int, threads: int = 0) -> Resident:
     """Decode ``images`` into memory of ``device`` by ``threads`` threads (0: one a processor).
 
-    Bad images are replaced as in every loader. Raises :class:`ConfigError` if the set needs more than half of the free
-    memory, :class:`DataError` for an image smaller than ``min_side``.
+    Bad images are replaced as in every loader, and so are images with a side shorter than ``min_side``. Raises
+    :class:`ConfigError` if the set needs more than half of the free memory.
     """
     threads = threads or available_cores()
     reasons: dict[int, str] = {}
@@ -49,7 +49,9 @@ def load(images: Source, device: torch.device, *, seed: int, min_side: int, thre
 
     with ThreadPoolExecutor(threads) as pool:
         sizes = np.array(list(pool.map(measure, range(len(images)))), dtype=np.int64)
-        _refuse_small(images, sizes, min_side)
+        for index in np.flatnonzero((sizes.min(axis=1) < min_side) & (sizes.min(axis=1) > 0)).tolist():
+            reasons[index] = too_small(images.where(index), tuple(sizes[index].tolist()), min_side)
+            sizes[index] = 0
         areas = sizes.prod(axis=1)
         first = areas.cumsum() - areas
         _refuse_large(images, 3 * int(areas.sum()), device)
@@ -73,15 +75,6 @@ def load(images: Source, device: torch.device, *, seed: int, min_side: int, thre
                 progress.advance()
     slots = _slots(images, reasons, seed)
     return Resident(pixels, first[slots], sizes[slots], {images.names[index]: reasons[index] for index in reasons})
-
-
-def _refuse_small(images: Source, sizes: np.ndarray, min_side: int) -> None:
-    for index in np.flatnonzero((sizes.min(axis=1) < min_side) & (sizes.min(axis=1) > 0)):
-        height, width = sizes[index]
-        raise DataError(
-            f"{images.where(int(index))}: image of {width}×{height} pixels is smaller than a patch ({min_side})",
-            "take it out of the set",
-        )
 
 
 def _refuse_large(images: Source, needed: int, device: torch.device) -> None:
@@ -109,6 +102,6 @@ def _slots(images: Source, reasons: dict[int, str], seed: int) -> np.ndarray:
     for index in reasons:
         substitute = next((number for number in candidates(seed, index, len(images)) if number not in reasons), None)
         if substitute is None:
-            raise DataError(f"{images.where(index)}: unreadable, as are the images drawn in its place")
+            raise DataError(f"{images.where(index)}: unreadable, as are the images drawn in its place: {reasons[index]}")
         slots[index] = substitute
     return slots

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ import numpy as np
 from dinoskip.console import log
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import content_marks, is_image_name, name_key, nfc, prefix_of
+from dinoskip.data.recognise.content import ImageContent, content_of
+from dinoskip.data.recognise.label_maps import find_label_maps
 from dinoskip.errors import DataError, DinoskipError, guard
 from dinoskip.files import (
     MANIFEST,
@@ -50,6 +53,13 @@ class Shard:
     sizes: np.ndarray
     labels: np.ndarray
 
+    def part(self, kept: Sequence[int]) -> Shard:
+        """Return the images at these positions."""
+        chosen = list(kept)
+        return Shard(
+            tuple(self.names[at] for at in chosen), self.offsets[chosen], self.sizes[chosen], self.labels[chosen]
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class TarShards:
@@ -71,14 +81,18 @@ class TarShards:
 
     @classmethod
     def open(cls, path: str | Path) -> TarShards:
-        """Index a .tar file, or all of a folder; :class:`DataError` for an unsafe, damaged or imageless one."""
+        """Index a .tar file, or all of a folder; :class:`DataError` for an unsafe, damaged or imageless one.
+
+        Of a key with several images, label maps are left out, such as ``KEY.seg.png`` beside ``KEY.jpg``
+        (:func:`dinoskip.data.recognise.label_maps.find_label_maps`).
+        """
         path = Path(path)
         if path.is_file() and is_image_name(path.name):
             raise DataError(f"{path}: is one image", "give a folder of images, or a .tar of them")
         root, shards = (path.parent, (path.name,)) if path.is_file() else (path, tar_names(path))
         if not shards:
             raise DataError(f"{path}: no such .tar file, nor a folder of them")
-        parts = [read_index(root / shard) for shard in shards]
+        parts = _photographs_of(path, root, shards, [read_index(root / shard) for shard in shards])
         names = tuple(f"{shard}/{name}" for shard, part in zip(shards, parts, strict=True) for name in part.names)
         if not names:
             raise DataError(f"{path}: no images in {len(shards)} tar files")
@@ -150,9 +164,12 @@ def open_source(path: str | Path) -> Source:
     A folder that holds images or sub-folders beside tar files is a folder of images. Raises :class:`DataError`.
     """
     path = Path(path)
-    if path.is_file() or is_packed(path) or (path.is_dir() and tar_names(path) and not _holds_images(path)):
-        return TarShards.open(path)
-    return ImageFolder.open(path)
+    return TarShards.open(path) if holds_shards(path) else ImageFolder.open(path)
+
+
+def holds_shards(path: Path) -> bool:
+    """Whether a path is a tar file, a folder of those without images or sub-folders, or a finished packing."""
+    return path.is_file() or is_packed(path) or (path.is_dir() and bool(tar_names(path)) and not _holds_images(path))
 
 
 def is_packed(path: Path) -> bool:
@@ -214,6 +231,33 @@ def _saved_index(cache: Path, mark: list[int]) -> Any:
         log.warning("%s: differs from its recorded sha256; the tar file is read anew", cache)
         raise DataError(f"{cache}: changed since it was written")
     return json.loads(rows)
+
+
+def _photographs_of(path: Path, root: Path, shards: tuple[str, ...], parts: list[Shard]) -> list[Shard]:
+    """Leave out label maps, and say how many."""
+    places = {f"{shard}/{name}": (number, at) for number, shard in enumerate(shards)
+              for at, name in enumerate(parts[number].names)}  # fmt: skip
+
+    def look(name: str) -> ImageContent:
+        number, at = places[name]
+        shard, part = root / shards[number], parts[number]
+        try:
+            with open_regular(shard) as stream:
+                return content_of(os.pread(stream.fileno(), int(part.sizes[at]), int(part.offsets[at])), shard)
+        except OSError:
+            return ImageContent("unreadable")
+
+    maps = find_label_maps(tuple(sorted(places)), look).names
+    if not maps:
+        return parts
+    log.warning(
+        "%s: %d photographs; %d label maps are not images, such as %s", path, len(places) - len(maps), len(maps),
+        min(maps),
+    )  # fmt: skip
+    return [
+        part.part([at for at, name in enumerate(part.names) if f"{shard}/{name}" not in maps])
+        for shard, part in zip(shards, parts, strict=True)
+    ]
 
 
 def _checked(images: list[list[Any]], shard: Path, size: int) -> Shard:

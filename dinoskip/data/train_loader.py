@@ -46,7 +46,7 @@ class TrainLoader(BatchLoader):
         seed: what all order, crops and augmentation derive from.
         workers: processes that read images; 0 does it in this process.
         device: where views are made.
-        min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        min_side: an image with a shorter side (in pixels) counts as one that cannot be read: the patch size.
         options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.recognise import recognise
 from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
+from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import TrainSubset
 from dinoskip.data.sets.labels import LABELS, decoded
 from dinoskip.errors import DataError
@@ -25,7 +27,7 @@ class CheckRow:
     ``task`` is the label's name, or ``images``. ``classes`` counts, in the ``sampled`` images that could be read:
     labelled pixels (segmentation), boxes (detection), images (class folders), pixels with and without a measurement
     (depth, normals) or pairs (correspondence). ``faults`` holds the first ten, each naming its file; ``fault_count`` is
-    their number.
+    their number. ``notes`` say what is no fault: files that were passed over, images that are label maps.
     """
 
     dataset: str
@@ -37,6 +39,7 @@ class CheckRow:
     classes: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     fault_count: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -67,7 +70,7 @@ class CheckRow:
             seen = sum(count > 0 for count in self.classes.values())
             more = f"; {seen} of {len(ranked)} classes occur" if len(ranked) > SHOWN_CLASSES else ""
             result.append(f"  {shown}{more}")
-        return result + [f"  {fault}" for fault in self.faults]
+        return result + [f"  {line}" for line in (*self.notes, *self.faults)]
 
 
 def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | None = 200) -> list[CheckRow]:
@@ -96,7 +99,10 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
 def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     """Count a split and read items of it, evenly spread."""
     if row.task not in LABELS:
-        folder = ImageFolder.open(root)
+        everything = isinstance(config, ImagesConfig) and config.everything
+        reading = None if everything else recognise(root)
+        folder = ImageFolder.open(root) if reading is None else ImageFolder(root, reading.photographs)
+        row.notes = [reading.line] if reading is not None and reading.noteworthy else []
         _read(row, len(folder), sample, decoded(folder)[1])
         return
     label, faults = LABELS[row.task], list[str]()

@@ -9,9 +9,11 @@ from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import require_folder
 from dinoskip.data.sets.coco_json import coco_json, images_below
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
-from dinoskip.data.sets.pairs import COCO_2017, COCO_SITE, coco_images
+from dinoskip.data.sets.pairs import COCO_2017, COCO_SITE
+from dinoskip.data.splits import split_path
 
 _SIZES = {"train": 118_287, "val": 5_000}
 _INSTANCES = "annotations/instances_{split}2017.json"
@@ -45,8 +47,11 @@ class CocoConfig(DatasetKind):
         return images_below(root, self.open_detection(root, split, None))
 
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
-        folder, path = (template.replace("{split}", split) for template in (self.images, self.annotations))
-        return coco_json(root / path, coco_images(root, folder), name=self.dataset_name, split=split, faults=faults)
+        require_folder(root, "a COCO folder")
+        folder, path = (split_path(root, template, split) for template in (self.images, self.annotations))
+        if not folder.is_dir():
+            folder = split_path(root / "images", self.images, split)
+        return coco_json(path, folder, name=self.dataset_name, split=split, faults=faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """train and val, with the published numbers where the names are COCO's."""

@@ -11,11 +11,15 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.shards import Source, open_source
+from dinoskip.data.splits import split_path
 from dinoskip.errors import DataError
 
 
 class FolderConfig(DatasetKind):
-    """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout)."""
+    """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout).
+
+    Splits may have other usual names, such as ``valid`` (:mod:`dinoskip.data.splits`).
+    """
 
     splits = splits_of("classes", train=None, val=None)
     kind: Literal["folder"] = "folder"
@@ -26,20 +30,23 @@ class FolderConfig(DatasetKind):
         return Path(self.root).name
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
-        return ImageFolder.open(root / split)
+        return ImageFolder.open(split_path(root, "{split}", split))
 
     def open_training_images(self, root: Path, split: str) -> Source:
         """Open the split's sub-folder, or tar shards in its place."""
-        return open_source(root / split)
+        return open_source(split_path(root, "{split}", split))
 
     def open_labelled(self, root: Path, split: str, faults: list[str] | None) -> LabelledFolder:
         """Open a split; the classes are those of ``train``, whatever split is opened."""
-        if not (root / "train").exists() and (any(root.glob("VOC2*")) or (root / "JPEGImages").is_dir()):
+        of_train = split_path(root, "{split}", "train")
+        if not of_train.exists() and (any(root.glob("VOC2*")) or (root / "JPEGImages").is_dir()):
             raise DataError(f"{root}: has no folder train, it is laid out as Pascal VOC", "use kind voc")
-        if not (root / "train").is_dir():
+        if not of_train.is_dir():
             raise DataError(
                 f"{root}: has no folder train, whose folders are the classes",
                 f"expected {root}/train/CLASS/IMAGE.jpg and {root}/val/CLASS/IMAGE.jpg, the same classes in both",
             )
-        train = LabelledFolder.open(root / "train")
-        return train if split == "train" else LabelledFolder.open(root / split, train.class_names)
+        train = LabelledFolder.open(of_train)
+        if split == "train":
+            return train
+        return LabelledFolder.open(split_path(root, "{split}", split), train.class_names)

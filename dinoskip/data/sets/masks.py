@@ -11,6 +11,7 @@ from dinoskip.data.listing import read_text
 from dinoskip.data.segmentation import ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders
+from dinoskip.data.splits import split_path
 from dinoskip.errors import DataError
 
 
@@ -41,8 +42,7 @@ class MasksConfig(TrainSubset, PairedMasks):
 
     def pair_folders(self, root: Path, split: str) -> PairFolders:
         """Return the folders of a split."""
-        images, masks = (text.replace("{split}", split) for text in (self.images, self.masks))
-        return PairFolders(root / images, root / masks)
+        return PairFolders(*(split_path(root, text, split) for text in (self.images, self.masks)))
 
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
-from dinoskip.data.folders import ImageFolder
+from dinoskip.data.photographs import photographs_below
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
@@ -62,7 +62,7 @@ def refuse_without_attention(backbones: Mapping[str, Backbone]) -> None:
 
 def photographs(folder: str, count: int) -> list[Path]:
     """Return at most ``count`` images of a folder, evenly spread; :class:`DataError` for one without images."""
-    images = ImageFolder.open(folder)
+    images = photographs_below(Path(folder))
     step = max(1, len(images) // count)
     return [images.path(index) for index in range(0, len(images), step)][:count]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.data.folders import ImageFolder
+from dinoskip.data.photographs import photographs_below
 from dinoskip.diagnostics.position_removal import insid3_directions, without_directions
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
@@ -83,7 +83,7 @@ def _without_positions(
 
 def _of_the_grid(reader: _Reader, photo: Path, images: Path, grid: Grid) -> list[Path]:
     """The folder's other images whose tokens have the photograph's grid; :class:`DataError` for none."""
-    folder = ImageFolder.open(images)
+    folder = photographs_below(images)
     paths = [path for path in map(folder.path, range(len(folder))) if path.resolve() != photo.resolve()]
     found = [path for path in paths if reader.grid(*image_size(path)) == grid]
     if not found:

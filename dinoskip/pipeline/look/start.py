@@ -19,6 +19,8 @@ LEAST = 2  # photographs: a contrast needs another one
 NEIGHBOURS = max(KnnConfig().k)  # by default, among more images than that
 NEEDS = {label.short: label for label in (SEGMENTATION, DETECTION, CLASSES)}
 """What templates say that a line needs."""
+PLAIN = frozenset({"kind", "year"})
+"""Settings whose values need no quotes in YAML."""
 _SAMPLED = 50  # images whose sizes are read
 
 
@@ -62,7 +64,7 @@ def _flow(settings: dict[str, Any]) -> str:
     """Settings as a mapping of YAML in one line."""
     return (
         "{"
-        + ", ".join(f"{key}: {json.dumps(value) if key == 'root' else value}" for key, value in settings.items())
+        + ", ".join(f"{key}: {json.dumps(value) if key not in PLAIN else value}" for key, value in settings.items())
         + "}"
     )
 

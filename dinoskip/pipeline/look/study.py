@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,9 @@ from typing import Any, Literal
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import log
 from dinoskip.data import sets as datasets
+from dinoskip.data.recognise import recognise, say
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
-from dinoskip.data.sets.layouts import kind_of
+from dinoskip.data.shards import holds_shards
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.variants import backbone_names
@@ -45,16 +47,32 @@ def labels_of(root: Path, kind: str | None = None) -> FolderLabels:
     """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
-    kind, place = (kind, root) if kind else kind_of(root)
-    tree: dict[str, Any] = {"kind": kind, "root": str(place)}
-    candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
+    plain: dict[str, Any] = {"kind": "images", "root": str(root)}
+    tree = _of_kind(root, kind) if kind else plain if holds_shards(root) else _recognised(root)
+    candidates = [{**tree, "year": year} for year in (2012, 2007)] if tree["kind"] == "voc" else [tree]
     looked = [_labels(candidate) for candidate in candidates]
     useful = [labels for labels in looked if labels.found]
     if useful:
         return _with_images(useful[0])
-    if kind not in {"images", "folder"}:
-        log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
-    return FolderLabels({"kind": "images", "root": str(root)})
+    if tree["kind"] not in {"images", "folder"}:
+        log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, tree["kind"])
+    return FolderLabels(plain)
+
+
+def _of_kind(root: Path, kind: str) -> dict[str, Any]:
+    """Settings of a kind that the user names: those that are recognised, if it is that one, else its defaults."""
+    with suppress(DataError):
+        settings = recognise(root).settings
+        if settings is not None and settings["kind"] == kind:
+            return dict(settings)
+    return {"kind": kind, "root": str(root)}
+
+
+def _recognised(root: Path) -> dict[str, Any]:
+    """Settings of the data set that lies in a folder; what is taken of it and left is said in a line."""
+    reading = recognise(root)
+    say(root, reading.line, noteworthy=reading.noteworthy)
+    return dict(reading.settings or {"kind": "images", "root": str(root)})
 
 
 def _labels(tree: dict[str, Any]) -> FolderLabels:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.data.recognise import recognise
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.data.sets.labels import DETECTION
-from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import DataError
 
 OBJECT: dict[str, Any] = {
@@ -45,7 +45,7 @@ def opened(config: CocoConfig, split: str) -> CocoDetection:
 def test_each_split_has_its_json_and_folder(tmp_path: Path) -> None:
     make(tmp_path, "train", OBJECT)
     make(tmp_path, "val")
-    assert kind_of(tmp_path)[0] == "coco"
+    assert recognise(tmp_path).settings == {"kind": "coco", "root": str(tmp_path)}
     config = CocoConfig(root=str(tmp_path))
     train, val = opened(config, "train"), opened(config, "val")
     assert [(one.name, one.split, len(one.objects(0))) for one in (train, val)] == [

@@ -8,13 +8,14 @@ from pydantic import TypeAdapter
 from dinoskip.data import DatasetConfig, check, open_labels
 from dinoskip.data.sets import KINDS, open_images
 from dinoskip.data.sets.labels import SEGMENTATION
-from dinoskip.data.sets.layouts import LAYOUTS, nearest_layout
+from dinoskip.data.recognise.published import PUBLISHED
+from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.errors import DataError
 
 
 def build(root: Path, *parts: str) -> None:
     for part in parts:
-        if part.endswith(".json"):
+        if part.endswith((".json", ".jpg")):
             (root / part).parent.mkdir(parents=True, exist_ok=True)
             (root / part).write_text("{}")
         else:
@@ -36,7 +37,7 @@ def config(kind: str, root: Path) -> DatasetConfig:
         ("coco_stuff", ("annotations/panoptic_val2017.json",), "is laid out as COCO panoptic: use kind coco_panoptic"),
         ("coco_stuff", ("imageLists", "images"), "COCO-Stuff 10k: its masks are MATLAB files: get COCO 2017"),
         ("cityscapes", ("data/leftImg8bit", "data/gtFine"), "data is laid out as Cityscapes: use root "),
-        ("masks", ("train", "val"), "is laid out as class folders: use kind folder"),
+        ("masks", ("train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg"), "is laid out as class folders: use kind folder"),
     ],
 )
 def test_a_refused_layout_is_named_with_the_nearest_expected_one(
@@ -61,4 +62,4 @@ def test_a_right_layout_gets_no_hint(tmp_path: Path) -> None:
     build(tmp_path, "leftImg8bit", "gtFine")
     assert nearest_layout(tmp_path, "cityscapes") is None
     assert nearest_layout(tmp_path / "none", "voc") is None
-    assert {layout.kind for layout in LAYOUTS} - {None} <= set(KINDS)
+    assert {layout.kind for layout in PUBLISHED} - {None} <= set(KINDS)

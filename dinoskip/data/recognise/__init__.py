@@ -1,0 +1,202 @@
+"""What lies in a folder, by evidence: which images are photographs, which are label maps, and who reads its labels.
+
+Names come first, then content; a question (an error that names two readings) is last. A layout needs two independent
+marks. Two layouts that take other photographs than each other are a mixture, which is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from dinoskip.console import log
+from dinoskip.data.listing import passed_over, require_folder
+from dinoskip.data.recognise import generic
+from dinoskip.data.recognise.content import content_of_file
+from dinoskip.data.recognise.exports import RULES
+from dinoskip.data.recognise.label_maps import STRAY, MapsFound, find_label_maps
+from dinoskip.data.recognise.published import PUBLISHED, PublishedLayout
+from dinoskip.data.recognise.reading import FolderReading, Layout
+from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
+from dinoskip.data.recognise.words import names_labels
+from dinoskip.errors import DataError
+
+__all__ = ["FolderReading", "Layout", "published_in", "recognise"]
+
+EVERYTHING = "or take every image as a photograph: everything=true of kind images, --everything of a command"
+
+
+def recognise(root: Path) -> FolderReading:
+    """Read a folder: its photographs, the layout with the kind that reads its labels, and what is left out.
+
+    Names of photographs are in the order of :func:`dinoskip.data.listing.list_images`, so that a folder of photographs
+    alone is read as it is listed. Raises :class:`DataError` for a folder that is missing or holds no image, for a
+    mixture of two data sets or of photographs and label maps that nothing tells apart but their looks, and for a
+    folder of label maps alone.
+    """
+    require_folder(root, "a folder of images")
+    tree = FolderTree.read(root)
+    if not tree.images:
+        raise DataError(f"{root}: {_without_images(tree)}")
+    found = _maps_of(root, tree.images)
+    layouts = _layouts(tree, found)
+    first = layouts[0]
+    taken = set(first.photographs)
+    for other in layouts[1:]:
+        if not set(other.photographs) <= taken:
+            raise _mixture(root, first, other)
+    rest = [name for name in tree.images if name not in taken]
+    maps = [name for name in rest if name in found.names or _is_label_of(first, name)]
+    others = [name for name in rest if name not in set(maps)]
+    _refuse_mixed(root, first, others, found)
+    also = [one.name for one in layouts[1:] if one.name != first.name and one.kind not in {None, first.kind}]
+    return FolderReading(
+        root, first, len(maps), len(others), passed_over(tree.others), _notes(first, found), tuple(dict.fromkeys(also))
+    )
+
+
+def _without_images(tree: FolderTree) -> str:
+    endings = {name.lower().rpartition(".")[2] for name in tree.others}
+    if "parquet" in endings:
+        return "Parquet files are not read: write their images to files (docs/datasets.md), or to .tar shards"
+    if endings & {"zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "h5", "hdf5", "mat", "lmdb", "mdb", "tfrecord", "arrow"}:
+        return f"no images here, but {passed_over(tree.others)}: unpack them first"
+    found = passed_over(tree.others)
+    return f"no images here{f', but {found}' if found else ''}"
+
+
+@lru_cache(maxsize=8)
+def _maps_of(root: Path, names: tuple[str, ...]) -> MapsFound:
+    return find_label_maps(names, lambda name: content_of_file(root / name))
+
+
+def _layouts(tree: FolderTree, found: MapsFound) -> list[Layout]:
+    """All layouts that have two marks, by the order of their rules; plain images where there is none."""
+    layouts: list[Layout] = []
+    claimed: list[str] = []
+
+    def add(layout: Layout | None) -> None:
+        if layout is not None and layout.photographs:
+            layouts.append(_in_order(tree, layout))
+            claimed.append(layout.place)
+
+    exports = {rule: [made for base in tree.bases if (made := rule(tree, base)) is not None] for rule in RULES}
+    of_tools = [made for several in exports.values() for made in several]
+    masks_of_tools = any(one.name == "CVAT masks" and not _readable_masks(tree, one) for one in of_tools)
+    for base in tree.bases:
+        if not any(lies_in(base, place) for place in claimed):
+            published = published_in(tree, base)
+            if published is not None and not (masks_of_tools and published.kind == "voc"):
+                add(_of_published(tree, base, published, found))
+    add(generic.coco(tree, found.names))
+    for layout in of_tools:
+        add(layout)
+    for base in tree.bases:
+        add(generic.lists(tree, base, found.names))
+    if not layouts:
+        add(generic.pairs(tree, found))
+    for base in tree.bases:
+        if not any(lies_in(base, place) for place in claimed) or not layouts:
+            add(generic.class_folders(tree, base, found))
+    return layouts or [generic.photographs(tree, found)]
+
+
+def _in_order(tree: FolderTree, layout: Layout) -> Layout:
+    names = set(layout.photographs)
+    return replace(layout, photographs=tuple(name for name in tree.images if name in names))
+
+
+def _readable_masks(tree: FolderTree, layout: Layout) -> bool:
+    """Whether label maps of VOC's folder are numbers, not colours."""
+    first = next(tree.below(join(layout.place, "SegmentationClass")), None)
+    if first is None:
+        return True
+    from dinoskip.images import read_mask
+
+    try:
+        read_mask(tree.root / first)
+    except DataError:
+        return False
+    return True
+
+
+def published_in(tree: FolderTree, base: str) -> PublishedLayout | None:
+    """The first layout of the table of which all parts lie in a folder."""
+    return next((one for one in PUBLISHED if all(tree.has(base, part) for part in one.in_parts)), None)
+
+
+def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: MapsFound) -> Layout:
+    place = join(base, one.inner)
+    folders = [join(place, folder) for folder in one.photographs]
+    photos = [
+        name for name in tree.images
+        if (any(lies_in(name, folder) for folder in folders) if folders else lies_in(name, base))
+        and name not in found.names and not one.not_images(stem_of(name))
+    ]  # fmt: skip
+    if one.kind == "voc":  # those of both years
+        photos = [n for n in tree.images if lies_in(n, base) and "JPEGImages" in n.split("/")[:-1]]
+    settings = None if one.kind is None else {"kind": one.kind}
+    shown = ", ".join(one.photographs)
+    return Layout(one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice)
+
+
+def _is_label_of(layout: Layout, name: str) -> bool:
+    """Whether an image that a layout does not take lies in a folder that is named as one of labels."""
+    inner = name[len(layout.place) :].strip("/")
+    return any(names_labels(folder) for folder in inner.split("/")[:-1]) or names_labels(stem_of(name).rpartition("_")[2])
+
+
+def _mixture(root: Path, one: Layout, other: Layout) -> DataError:
+    places = [root / layout.place if layout.place else root for layout in (one, other)]
+    readings = " or ".join(
+        f"as {layout.phrase} ({', '.join(layout.marks)})" for layout in (one, other)
+    )
+    if places[0] == places[1]:
+        return DataError(f"{root}: is a mixture, it can be read {readings}", f"move one of them elsewhere, {EVERYTHING}")
+    hint = f"give the folder of one of them, {places[0]} or {places[1]}"
+    return DataError(f"{root}: is a mixture, it can be read {readings}", hint)
+
+
+def _refuse_mixed(root: Path, first: Layout, others: Sequence[str], found: MapsFound) -> None:
+    """:class:`DataError` for photographs beside a layout, for folders of maps without names, for maps alone."""
+    if found.all_maps and not found.groups and (names_labels(root.name) or _all_named(first.photographs)):
+        raise DataError(
+            f"{root}: holds label maps, by names and by content, and no photographs ({first.photographs[0]})",
+            f"give the folder of the images, {EVERYTHING}",
+        )
+    alone = [folder for folder in found.alone if any(name.rpartition("/")[0] == folder for name in first.photographs)]
+    if alone:
+        count = sum(name.rpartition("/")[0] in alone for name in first.photographs)
+        where = ", ".join(folder or "this folder" for folder in alone[:3])
+        raise DataError(
+            f"{root}: is a mixture, it can be read as {len(first.photographs) - count:,} photographs and {count:,} label "
+            f"maps (by content, of {where}), or as {len(first.photographs):,} photographs",
+            f"give the folder of the photographs, {EVERYTHING}",
+        )
+    if first.name != "images" and len(others) > STRAY * len(first.photographs):
+        raise DataError(
+            f"{root}: is a mixture, it can be read as {first.phrase}, or as a folder of images with {len(others):,} more, "
+            f"such as {others[0]}",
+            f"give the folder of one of them, {EVERYTHING}",
+        )
+
+
+def _all_named(names: Sequence[str]) -> bool:
+    return all(any(map(names_labels, name.split("/")[:-1])) for name in names)
+
+
+def _notes(first: Layout, found: MapsFound) -> tuple[str, ...]:
+    notes = [first.advice] if first.advice else []
+    stray = [name for name in found.stray if name in set(first.photographs)]
+    if stray and found.looked_at:
+        notes.append(f"{len(stray)} of {found.looked_at} images looked at look like a label map, such as {stray[0]}")
+    if found.all_maps:
+        notes.append(f"all {found.looked_at} images looked at look like label maps or drawings")
+    return tuple(notes)
+
+
+def say(root: object, line: str, *, noteworthy: bool) -> None:
+    """Log in one line what was taken of a folder and what was left, as a warning where something was left out."""
+    (log.warning if noteworthy else log.info)("%s: %s", root, line)

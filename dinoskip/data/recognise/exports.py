@@ -1,0 +1,193 @@
+"""Layouts of labelling tools, simulators and benchmarks that no kind of data set reads: their photographs are taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from dinoskip.data.recognise.label_maps import spread
+from dinoskip.data.recognise.reading import Layout
+from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
+from dinoskip.data.recognise.words import split_of
+
+Rule = Callable[[FolderTree, str], Layout | None]
+"""Recognises a layout that begins in a folder, by two marks; None if it does not."""
+
+_LOOKED_INTO = 3  # annotations of a layout that has one a picture
+_MOST = 0.8  # of the pictures of a folder have an annotation beside them
+_WNID = re.compile(r"n\d{8}$")
+_MASKS = "its label maps or boxes are not read: convert them to {to}"
+_TO_COCO = _MASKS.format(to="COCO's JSON (kind coco or coco_json)")
+
+
+def cityscapes_names(tree: FolderTree, base: str) -> Layout | None:
+    """Pictures named as Cityscapes', wherever they lie; in its own folders it is a published layout."""
+    photos = [name for name in tree.below(base) if "_leftImg8bit." in name]
+    if not photos or not any("_gtFine_label" in name for name in tree.below(base)):
+        return None
+    advice = "for its masks name the folders leftImg8bit and gtFine"
+    return _layout("Cityscapes", base, photos, "…_leftImg8bit", ("_leftImg8bit", "_gtFine_label"), advice)
+
+
+def mapillary(tree: FolderTree, base: str) -> Layout | None:
+    """A configuration beside splits with folders of images and of labels."""
+    config = next((n for n in tree.names_in(base) if fnmatchcase(n, "config*.json")), None)
+    if config is None:
+        return None
+    splits = [inner for inner in tree.folders.get(base, ()) if split_of(inner)]
+    photos = [
+        name for split in splits for name in tree.below(join(base, split))
+        if "images" in name[len(base) :].split("/")[:-1]
+    ]  # fmt: skip
+    labels = any(
+        {"labels", "instances", "panoptic"} & set(tree.folders.get(join(base, split, version), ()))
+        for split in splits for version in ("", *tree.folders.get(join(base, split), ()))
+    )  # fmt: skip
+    if not photos or not labels:
+        return None
+    return _layout(
+        "Mapillary Vistas", base, photos, "images", (config, "images beside labels"), _MASKS.format(to="kind masks")
+    )
+
+
+def supervisely(tree: FolderTree, base: str) -> Layout | None:
+    """A file meta.json, and projects of img and ann."""
+    places = [
+        join(base, inner) for inner in ("", *tree.folders.get(base, ()))
+        if tree.has(base, inner, "img") and tree.has(base, inner, "ann")
+    ]  # fmt: skip
+    annotated = any(name.endswith(".json") for place in places for name in tree.names_in(join(place, "ann")))
+    photos = [name for place in places for name in tree.below(join(place, "img"))]
+    if not tree.has(base, "meta.json") or not photos or not annotated:
+        return None
+    return _layout("Supervisely", base, photos, "img", ("meta.json", "ann/*.json"), _TO_COCO)
+
+
+def yolo(tree: FolderTree, base: str) -> Layout | None:
+    """Texts of five numbers or more a line, in labels parallel to images, or beside the pictures."""
+    photos: list[str] = []
+    for folder in (place for place in tree.folders if lies_in(place, base)):
+        parts = folder.split("/")
+        if "labels" not in parts[len(base.split("/")) if base else 0 :]:
+            continue
+        at = len(parts) - 1 - parts[::-1].index("labels")
+        images = ["/".join([*parts[:at], name, *parts[at + 1 :]]) for name in ("images", "JPEGImages")]
+        for place in images:
+            if _have_texts(tree, tree.images_in.get(place, ()), folder):
+                photos += tree.images_in[place]
+    if photos:
+        return _layout("YOLO", base, photos, "images", ("labels/*.txt of five numbers", "images of their names"), _TO_COCO)
+    beside = tree.images_in.get(base, ())
+    if _have_texts(tree, beside, base):
+        return _layout("YOLO", base, beside, "", ("texts of five numbers", "pictures of their names"), _TO_COCO)
+    return None
+
+
+def _have_texts(tree: FolderTree, images: Sequence[str], folder: str) -> bool:
+    """Whether pictures have texts of boxes in a folder: most a file, and these have numbers."""
+    stems = {stem_of(name) for name in images}
+    texts = [name for name in tree.others_in.get(folder, ()) if name.endswith(".txt") and stem_of(name) in stems]
+    if not texts or len(texts) < min(len(stems), 20) * (1 - _MOST):  # images of nothing have none
+        return False
+    lines = [line.split() for name in spread(texts, 10) for line in tree.text(name).splitlines() if line.strip()]
+    return bool(lines) and all(len(line) >= 5 and all(map(_is_number, line)) for line in lines[:-1] or lines)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
+
+
+def cvat_masks(tree: FolderTree, base: str) -> Layout | None:
+    """Masks in the colours of labelmap.txt, in a folder as VOC's."""
+    labels = [folder for folder in ("SegmentationClass", "SegmentationObject") if tree.has(base, folder)]
+    if not tree.has(base, "labelmap.txt") or "SegmentationClass" not in labels:
+        return None
+    if ":" not in tree.text(join(base, "labelmap.txt")):
+        return None
+    masks = [join(base, folder) for folder in labels]
+    photos = [n for n in tree.below(base) if not any(lies_in(n, folder) for folder in masks)]
+    advice = "its masks are colours: convert them to numbers (palette PNGs in the order of classes.txt) for kind voc"
+    return _layout("CVAT masks", base, photos, "JPEGImages", ("labelmap.txt", "SegmentationClass"), advice)
+
+
+def cvat_images(tree: FolderTree, base: str) -> Layout | None:
+    """One XML of all pictures."""
+    if not tree.has(base, "annotations.xml"):
+        return None
+    begin = tree.text(join(base, "annotations.xml"))
+    listed = {name.rpartition("/")[2] for name in re.findall(r'<image\s[^>]*?name="([^"]+)"', begin)}
+    photos = list(tree.below(base))
+    if "<annotations" not in begin or not any(name.rpartition("/")[2] in listed for name in photos):
+        return None
+    return _layout("CVAT images", base, photos, "", ("annotations.xml", "names of pictures in it"), _TO_COCO)
+
+
+def voc_beside(tree: FolderTree, base: str) -> Layout | None:
+    """An XML of VOC's format beside each picture, in one folder or in one a split, as Roboflow and LabelImg write."""
+    places = [base, *(join(base, inner) for inner in tree.folders.get(base, ()) if split_of(inner))]
+    photos: list[str] = []
+    for place in places:
+        images = tree.images_in.get(place, [])
+        xmls = {stem_of(n): n for n in tree.others_in.get(place, ()) if n.lower().endswith(".xml")}
+        with_one = [name for name in images if stem_of(name) in xmls]
+        sample = [tree.text(xmls[stem_of(name)], 4096) for name in spread(with_one, _LOOKED_INTO)]
+        if with_one and len(with_one) >= _MOST * len(images) and all("<annotation" in text for text in sample):
+            photos += images
+    if not photos:
+        return None
+    advice = _MASKS.format(to="VOC's folders (kind voc) or COCO's JSON (kind coco)")
+    return _layout("VOC's XMLs beside pictures", base, photos, "", ("an XML a picture", "root annotation"), advice)
+
+
+def imagenet(tree: FolderTree, base: str) -> Layout | None:
+    """Folders named by WordNet ids to train on, and a flat val whose classes a list has."""
+    for train, val in (("train", "val"), ("ILSVRC/Data/CLS-LOC/train", "ILSVRC/Data/CLS-LOC/val"),
+                       ("ILSVRC2012_img_train", "ILSVRC2012_img_val")):  # fmt: skip
+        wnids = [name for name in tree.folders.get(join(base, train), ()) if _WNID.match(name)]
+        flat = tree.images_in.get(join(base, val), ())
+        listed = any(re.search(r"devkit|val_solution|val_ground_?truth|validation_ground_truth|synset", name, re.I)
+                     for name in (*tree.names_in(base), *tree.folders.get(base, ()), *tree.names_in(join(base, val))))  # fmt: skip
+        if wnids and flat and listed:
+            photos = [*tree.below(join(base, train)), *flat]
+            advice = "for classes sort val into folders as train's (PyTorch's valprep.sh does) and use kind folder"
+            return _layout("ImageNet with devkit", base, photos, f"{train}, {val}", ("wnid folders", "flat val"), advice)
+    return None
+
+
+def davis_like(tree: FolderTree, base: str) -> Layout | None:
+    """Videos: folders of numbered frames, and of masks of the same names."""
+    for resolution in tree.folders.get(join(base, "JPEGImages"), ()):
+        images, masks = join(base, "JPEGImages", resolution), join(base, "Annotations", resolution)
+        videos = set(tree.folders.get(images, ())) & set(tree.folders.get(masks, ()))
+        if videos and any(tree.images_in.get(join(masks, video)) for video in videos):
+            photos = list(tree.below(join(base, "JPEGImages")))
+            advice = f"its masks are read at 480p (kind davis), not at {resolution}"
+            return _layout("DAVIS", base, photos, "JPEGImages", ("JPEGImages/", "Annotations/ of its videos"), advice)
+        if not tree.folders.get(images) and tree.images_in.get(masks):  # YouTube-VOS and others: no resolution
+            photos = list(tree.below(join(base, "JPEGImages")))
+            return _layout(
+                "videos with masks", base, photos, "JPEGImages", ("JPEGImages/", "Annotations/ of its videos"),
+                "for kind davis move both folders' videos into a folder 480p",
+            )  # fmt: skip
+    return None
+
+
+def _layout(
+    name: str, base: str, photos: Sequence[str], shown: str, marks: tuple[str, ...], advice: str
+) -> Layout:
+    return Layout(name, base, None, tuple(photos), shown, marks, advice)
+
+
+RULES: tuple[Rule, ...] = (
+    cityscapes_names,
+    mapillary,
+    imagenet,
+    supervisely,
+    yolo,
+    davis_like,
+    cvat_masks,
+    cvat_images,
+    voc_beside,
+)
+"""In the order in which they are asked."""

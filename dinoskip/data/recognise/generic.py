@@ -1,0 +1,159 @@
+"""Layouts without a publisher: COCO's JSONs, lists of pairs, folders of pairs, class folders, photographs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from dinoskip.data.recognise.coco_files import coco_files, coco_name, coco_settings
+from dinoskip.data.recognise.label_maps import MapGroup, MapsFound, spread
+from dinoskip.data.recognise.reading import Layout
+from dinoskip.data.recognise.tree import FolderTree, depth, join, lies_in
+from dinoskip.data.recognise.words import SPLITS, names_images, names_labels, split_of
+
+_LINES = 20  # of a list, evenly spread
+_MOST = 0.9  # of these lines name two files that are there
+CLASSES_FILE = "classes.txt"
+
+
+def coco(tree: FolderTree, maps: Collection[str]) -> Layout | None:
+    """JSONs with images, annotations and categories whose images are there; ``maps`` are not among the photographs."""
+    files = coco_files(tree)
+    made = coco_settings(files)
+    if made is None:
+        return None
+    settings, root, also = made
+    folders = {one.images for one in files}
+    photos = [name for name in tree.images if name not in maps and any(lies_in(name, folder) for folder in folders)]
+    if not photos:
+        return None
+    shown = ", ".join(sorted(folder for folder in folders if folder))
+    marks = (files[0].json, "images that it names")
+    advice = f"boxes could also be those of {', '.join(also)}" if also else ""
+    return Layout(coco_name(files), "", settings, tuple(photos), shown, marks, advice, root=root)
+
+
+def lists(tree: FolderTree, base: str, maps: Collection[str]) -> Layout | None:
+    """A text or table whose lines are a picture and its labels, both of them images that are there."""
+    photos: set[str] = set()
+    labels: set[str] = set()
+    used = []
+    for name in tree.names_in(base):
+        if not name.lower().endswith((".txt", ".csv", ".lst")):
+            continue
+        pairs = list(_pairs_of(tree, base, tree.text(join(base, name), 8 << 20)))
+        if pairs:
+            used.append(name)
+            photos.update(image for image, _ in pairs)
+            labels.update(label for _, label in pairs)
+    if not used or photos & labels:
+        return None
+    if not any(label in maps for label in spread(sorted(labels), 50)):
+        return None
+    advice = "for depth name the lists nyu_train.txt and nyu_test.txt (kind nyu)"
+    return Layout(
+        "lists of pairs", base, None, tuple(name for name in tree.images if name in photos),
+        ", ".join(used[:3]), ("two paths a line", "images that they name"), advice,
+    )  # fmt: skip
+
+
+def _pairs_of(tree: FolderTree, base: str, text: str) -> Iterable[tuple[str, str]]:
+    lines = [re.split(r"[,;\s]+", line.strip()) for line in text.splitlines() if line.strip()]
+    sample = spread(list(range(len(lines))), _LINES) if lines else []  # type: ignore[arg-type]
+    there = [_both(tree, base, lines[at]) for at in sample]  # type: ignore[call-overload]
+    if not there or sum(pair is not None for pair in there) < _MOST * min(len(there), max(1, len(lines) - 1)):
+        return []
+    return [pair for line in lines if (pair := _both(tree, base, line)) is not None]
+
+
+def _both(tree: FolderTree, base: str, words: Sequence[str]) -> tuple[str, str] | None:
+    named = [join(base, word.lstrip("/\\").replace("\\", "/")) for word in words[:2]]
+    return (named[0], named[1]) if len(named) == 2 and set(named) <= tree.image_names and named[0] != named[1] else None
+
+
+def pairs(tree: FolderTree, found: MapsFound) -> Layout | None:
+    """Photographs and label maps of the same names, in two folders or with two endings."""
+    groups = [group for group in found.groups if group.images]
+    if not groups:
+        return None
+    maps = found.names
+    photos = tuple(name for name in tree.images if name not in maps)
+    first = groups[0]
+    shown = ", ".join(sorted(one for one in first.images if first.role[0] >= 0 and not names_labels(one)))
+    settings, root, advice = _mask_settings(tree, first)
+    called = sorted({group.name for group in groups})
+    marks = (f"names as in {', '.join(called[:4])}", first.why)
+    return Layout("images with label maps", "", settings, photos, shown, marks, advice, root=root)
+
+
+def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | None, str, str]:
+    """Settings of kind ``masks`` for two folders, the root, and if it does not read them, how it would."""
+    advice = "to read the label maps: kind masks, with PNGs of the same names and classes.txt, a class name a line"
+    at, masks = group.role
+    if at < 0 or not group.images or any(not name.lower().endswith(".png") for name in group.names):
+        return None, "", advice
+    images = min(group.images)
+    one = min(group.names).split("/")
+    root = "/".join(one[:at])
+    above = split_of(one[at - 1]) if at else None
+    below = {name.split("/")[at + 1] for name in group.names if name.count("/") > at + 1}
+    if below and all(split_of(name) for name in below):
+        templates = f"{images}/{{split}}", f"{masks}/{{split}}"
+    elif above:
+        root = "/".join(one[: at - 1])
+        templates = f"{{split}}/{images}", f"{{split}}/{masks}"
+    else:
+        templates = images, masks
+    if not tree.has(root, CLASSES_FILE):
+        return None, root, advice
+    usual = {"images": "images/{split}", "masks": "masks/{split}"}
+    given = dict(zip(usual, templates, strict=True))
+    return {"kind": "masks", **({} if given == usual else given)}, root, ""
+
+
+def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | None:
+    """Splits with a folder for each class: every picture in one, two classes or more, no folder of label maps."""
+    splits = {split: inner for inner in tree.folders.get(base, ()) if (split := split_of(inner)) is not None}
+    photos: list[str] = []
+    classes: set[str] = set()
+    for inner in splits.values():
+        place = join(base, inner)
+        if tree.images_in.get(place):
+            return None
+        mine = [name for name in tree.folders.get(place, ()) if tree.has_images(join(place, name))]
+        classes.update(mine)
+        photos += tree.below(place)
+    if len(classes) < 2 or found.names & set(photos) or any(lies_in(f, base) for f in found.alone):
+        return None
+    if any(map(names_images, classes)) and any(map(names_labels, classes)):
+        return None
+    if all(map(_is_role, classes)):
+        return None
+    readable = {"train", "val"} <= splits.keys()
+    advice = "" if readable else "for k-NN by classes there must be train and val"
+    shown = ", ".join(sorted(join(base, inner) for inner in splits.values()))
+    return Layout(
+        "class folders", base, {"kind": "folder"} if readable else None, tuple(photos), shown,
+        (f"{len(classes)} folders of classes", "no label maps"), advice,
+    )  # fmt: skip
+
+
+def _is_role(name: str) -> bool:
+    return names_images(name) or names_labels(name) or split_of(name) is not None
+
+
+def photographs(tree: FolderTree, found: MapsFound) -> Layout:
+    """All images but label maps."""
+    maps = found.names
+    return Layout("images", "", None, tuple(name for name in tree.images if name not in maps))
+
+
+def albums(tree: FolderTree) -> bool:
+    """Whether the pictures lie in two folders or more below the root, which may be classes or albums."""
+    return len(tree.folders[""]) > 1 and all(depth(folder) == 1 for folder in tree.images_in)
+
+
+def split_names() -> tuple[str, ...]:
+    """All names of splits, for messages."""
+    return tuple(name for names in SPLITS.values() for name in names)

@@ -1,0 +1,82 @@
+"""Words by which people call folders and files of labels, of images and of splits."""
+
+from __future__ import annotations
+
+import re
+
+_LABEL_WORDS = frozenset(
+    {
+        "mask", "masks", "label", "labels", "seg", "segs", "segmentation", "segmentations", "semantic", "semantics",
+        "annotation", "annotations", "ann", "anns", "gt", "gts", "groundtruth", "instance", "instances", "panoptic",
+        "depth", "depths", "disparity", "disparities", "normals", "trimap", "trimaps", "matte", "mattes", "labelmap",
+        "labelmaps", "labelids", "labeltrainids", "instanceids", "stuffthingmaps", "stuffthings", "gtfine", "gtcoarse",
+        "segmap", "segmaps", "saliency", "parts", "sem", "pixelwise",
+    }
+)  # fmt: skip
+_IMAGE_WORDS = frozenset(
+    {
+        "image", "images", "img", "imgs", "photo", "photos", "photographs", "picture", "pictures", "rgb", "jpeg", "jpegs",
+        "jpegimages", "jpg", "leftimg8bit", "rightimg8bit", "sat", "frames", "input", "inputs", "camera", "raw",
+        "original", "originals",
+    }
+)  # fmt: skip
+_IN_LABELS = frozenset(
+    {"class", "classes", "object", "objects", "aug", "context", "ground", "truth", "map", "maps", "color", "colour",
+     "colors", "id", "ids", "train", "val", "new", "png", "fine", "coarse", "raw", "binary", "v"}
+)  # fmt: skip
+"""Words that stand beside a word of labels in the name of their folder, as in SegmentationClassAug."""
+
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+"""Names that a split's folder or list has, the usual one first."""
+
+
+def words_of(name: str) -> list[str]:
+    """Words of a name in lower case: divided at other signs than letters, and before capitals."""
+    divided = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return re.findall(r"[a-z]+", divided.lower())
+
+
+def names_labels(name: str) -> bool:
+    """Whether a folder or a suffix of this name is one of label maps: it has a word for them, and no foreign ones.
+
+    ``gt_2019``, ``SegmentationClassAug`` and ``label-maps`` are; ``with_mask`` and ``depth_of_field`` are not.
+    """
+    whole = re.sub(r"[^a-z0-9]", "", name.lower())
+    words = words_of(name)
+    if whole in _LABEL_WORDS or whole.rstrip("0123456789") in _LABEL_WORDS:
+        return True
+    return any(word in _LABEL_WORDS for word in words) and all(word in _LABEL_WORDS | _IN_LABELS for word in words)
+
+
+def names_images(name: str) -> bool:
+    """Whether a folder or a suffix of this name is one of images, in one of its words; not if it has one of labels."""
+    words = words_of(name)
+    return any(word in _IMAGE_WORDS for word in [*words, name.lower()]) and not any(w in _LABEL_WORDS for w in words)
+
+
+_ROLE = re.compile(r"(?:^|[_\-. ])([A-Za-z]+[0-9]*[A-Za-z]*)$")
+
+
+def without_role(stem: str) -> tuple[str, str]:
+    """Divide a file's stem into what names the picture and the role: ``0_gtFine_labelIds`` into 0 and the rest.
+
+    The role is '' without words for labels or images at the end.
+    """
+    base = stem
+    while (found := _ROLE.search(base)) and found.start() and _is_role(found[1]):
+        base = base[: found.start()]
+    return base, stem[len(base) :]
+
+
+def _is_role(word: str) -> bool:
+    return names_labels(word) or names_images(word) or word.lower() in {"color", "colour", "rgb", "labeltrainids"}
+
+
+def split_of(name: str) -> str | None:
+    """The split that a folder of this name is of, such as ``val`` for Valid or valid2017; None for others."""
+    word = re.sub(r"[_\-]?(19|20)\d\d$", "", name).lower()
+    return next((split for split, names in SPLITS.items() if word in names), None)
