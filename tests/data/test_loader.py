@@ -204,14 +204,29 @@ def test_more_than_one_percent_bad_ends_with_the_names(
         list(loader(many, path=mode).epoch(0))
 
 
-def test_image_smaller_than_a_patch_is_an_error(many: ImageFolder) -> None:
-    with pytest.raises(DataError, match=r"000.png: image of 12×12 pixels is smaller than a patch .16."):
+@pytest.mark.parametrize("mode", MODES)
+def test_an_image_smaller_than_a_patch_is_left_out_as_a_broken_one(
+    photo_folder: Path, mode: Literal["crops", "decode", "resident"]
+) -> None:
+    Image.new("RGB", (40, 7)).save(photo_folder / "zz.png")
+    one = loader(ImageFolder.open(photo_folder), min_side=8, path=mode)
+    assert len(list(one.epoch(0))) == one.steps_per_epoch
+    list(one.epoch(1))
+    assert list(one.bad) == ["zz.png"]
+    assert "40×7 pixels is smaller than a patch (8)" in one.bad["zz.png"]
+    Image.new("RGB", (7, 40)).save(photo_folder / "zy.png")
+    with pytest.raises(DataError, match=r"2 of 14 images .* more than 1%: zy.png, zz.png"):
+        two = loader(ImageFolder.open(photo_folder), min_side=8, path=mode)
+        for epoch in range(3):
+            list(two.epoch(epoch))
+
+
+def test_a_set_of_images_that_are_all_smaller_than_a_patch(many: ImageFolder) -> None:
+    with pytest.raises(DataError, match=r"unreadable, as are the images drawn in its place"):
         loader(many, min_side=16, path="resident")
     for workers in (0, 1):
         one = loader(many, min_side=16, workers=workers)
-        with pytest.raises(
-            DataError, match=r"\d\d\d.png: image of 12×12 pixels is smaller than a patch .16."
-        ) as caught:
+        with pytest.raises(DataError, match=r"unreadable, as are .* pixels is smaller than a patch .16.") as caught:
             list(one.epoch(0))
         one.close()
         assert "\n" not in str(caught.value)

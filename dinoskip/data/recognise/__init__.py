@@ -22,9 +22,11 @@ from dinoskip.data.recognise.reading import FolderReading, Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
 from dinoskip.data.recognise.words import names_labels
 from dinoskip.errors import DataError
+from dinoskip.images import read_mask
 
 __all__ = ["FolderReading", "Layout", "published_in", "recognise"]
 
+_TELLING = 5  # images that must have been looked at before their looks are said: drawings are among any few
 EVERYTHING = "or take every image as a photograph: everything=true of kind images, --everything of a command"
 
 
@@ -100,7 +102,7 @@ def _layouts(tree: FolderTree, found: MapsFound) -> list[Layout]:
     for base in tree.bases:
         if not any(lies_in(base, place) for place in claimed) or not layouts:
             add(generic.class_folders(tree, base, found))
-    return layouts or [generic.photographs(tree, found)]
+    return layouts or [generic.all_photographs(tree, found)]
 
 
 def _in_order(tree: FolderTree, layout: Layout) -> Layout:
@@ -113,8 +115,6 @@ def _readable_masks(tree: FolderTree, layout: Layout) -> bool:
     first = next(tree.below(join(layout.place, "SegmentationClass")), None)
     if first is None:
         return True
-    from dinoskip.images import read_mask
-
     try:
         read_mask(tree.root / first)
     except DataError:
@@ -149,14 +149,17 @@ def _is_label_of(layout: Layout, name: str) -> bool:
 
 
 def _mixture(root: Path, one: Layout, other: Layout) -> DataError:
-    places = [root / layout.place if layout.place else root for layout in (one, other)]
-    readings = " or ".join(
-        f"as {layout.phrase} ({', '.join(layout.marks)})" for layout in (one, other)
-    )
-    if places[0] == places[1]:
-        return DataError(f"{root}: is a mixture, it can be read {readings}", f"move one of them elsewhere, {EVERYTHING}")
-    hint = f"give the folder of one of them, {places[0]} or {places[1]}"
-    return DataError(f"{root}: is a mixture, it can be read {readings}", hint)
+    readings = [f"as {layout.phrase} ({', '.join(layout.marks)})" for layout in (one, other)]
+    only = [set(a.photographs) - set(b.photographs) for a, b in ((one, other), (other, one))]
+    return _two_readings(root, readings, [sorted(names) for names in only])
+
+
+def _two_readings(root: Path, readings: Sequence[str], names: Sequence[Sequence[str]]) -> DataError:
+    """The error of a folder that can be read in two ways; ``names`` are the images of each way alone."""
+    folders = [generic.common_folder(part) for part in names]
+    apart = all(folders) and not lies_in(folders[0], folders[1]) and not lies_in(folders[1], folders[0])
+    give = f"give the folder of one of them, {root / folders[0]} or {root / folders[1]}" if apart else "take one of them out"
+    return DataError(f"{root}: is a mixture, it can be read {' or '.join(readings)}", f"{give}, {EVERYTHING}")
 
 
 def _refuse_mixed(root: Path, first: Layout, others: Sequence[str], found: MapsFound) -> None:
@@ -168,19 +171,14 @@ def _refuse_mixed(root: Path, first: Layout, others: Sequence[str], found: MapsF
         )
     alone = [folder for folder in found.alone if any(name.rpartition("/")[0] == folder for name in first.photographs)]
     if alone:
-        count = sum(name.rpartition("/")[0] in alone for name in first.photographs)
+        looks = [name for name in first.photographs if name.rpartition("/")[0] in alone]
+        photos = sorted(set(first.photographs) - set(looks))
         where = ", ".join(folder or "this folder" for folder in alone[:3])
-        raise DataError(
-            f"{root}: is a mixture, it can be read as {len(first.photographs) - count:,} photographs and {count:,} label "
-            f"maps (by content, of {where}), or as {len(first.photographs):,} photographs",
-            f"give the folder of the photographs, {EVERYTHING}",
-        )
-    if first.name != "images" and len(others) > STRAY * len(first.photographs):
-        raise DataError(
-            f"{root}: is a mixture, it can be read as {first.phrase}, or as a folder of images with {len(others):,} more, "
-            f"such as {others[0]}",
-            f"give the folder of one of them, {EVERYTHING}",
-        )
+        maps = f"as {len(photos):,} photographs and {len(looks):,} label maps (by content, of {where})"
+        raise _two_readings(root, [maps, f"as {len(first.photographs):,} photographs"], [photos, looks])
+    if len(others) > STRAY * len(first.photographs):
+        more = f"as images, with {len(others):,} photographs elsewhere, such as {others[0]}"
+        raise _two_readings(root, [f"as {first.phrase}", more], [first.photographs, others])
 
 
 def _all_named(names: Sequence[str]) -> bool:
@@ -190,9 +188,9 @@ def _all_named(names: Sequence[str]) -> bool:
 def _notes(first: Layout, found: MapsFound) -> tuple[str, ...]:
     notes = [first.advice] if first.advice else []
     stray = [name for name in found.stray if name in set(first.photographs)]
-    if stray and found.looked_at:
+    if stray and found.looked_at >= _TELLING:
         notes.append(f"{len(stray)} of {found.looked_at} images looked at look like a label map, such as {stray[0]}")
-    if found.all_maps:
+    if found.all_maps and found.looked_at >= _TELLING:
         notes.append(f"all {found.looked_at} images looked at look like label maps or drawings")
     return tuple(notes)
 

@@ -21,6 +21,7 @@ _NAMES = 8  # of images, looked for among the files
 _KEYS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _FILE_NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX, _KEYPOINTS = re.compile(rb'"bbox"\s*:\s*\['), re.compile(rb'"keypoints"\s*:\s*\[\s*[-\d]')
+_EMPTY = re.compile(rb'"annotations"\s*:\s*\[\s*\]')
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _SPLIT = re.compile(
     r"(?<![a-z])(" + "|".join(sorted({n for names in SPLITS.values() for n in names}, key=len, reverse=True)) + r")(?![a-z])",
@@ -31,11 +32,15 @@ _USUAL = ("annotations/instances_{split}2017.json", "{split}2017")
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A JSON with boxes: ``images`` is the folder that its file names are relative to, both relative to the root."""
+    """A JSON in COCO's format; ``images`` is the folder that its file names are relative to, both relative to the root.
+
+    ``boxes``: whether it has any; a split without an object, or a list of images, has none.
+    """
 
     json: str
     images: str
     keypoints: bool = False
+    boxes: bool = True
 
     @property
     def templates(self) -> tuple[str, str]:
@@ -88,14 +93,15 @@ def _looked_into(tree: FolderTree, name: str, folders: Mapping[str, list[str]]) 
                     keys.add(key[1])
                     if len(keys) == 3:
                         break
-                if len(keys) < 3 or _SEGMENTS.search(content) or not _BOX.search(content):
+                boxes = _BOX.search(content) is not None
+                if len(keys) < 3 or _SEGMENTS.search(content) or not (boxes or _EMPTY.search(content)):
                     return None
                 names = list(_first_names(content))
                 keypoints = _KEYPOINTS.search(content) is not None
     except (OSError, DataError, ValueError):
         return None
     images = _folder_of(names, name, folders)
-    return None if images is None else CocoFile(name, images, keypoints)
+    return None if images is None else CocoFile(name, images, keypoints, boxes)
 
 
 def _first_names(content: mmap.mmap) -> Iterator[str]:
@@ -133,9 +139,10 @@ def coco_settings(found: list[CocoFile]) -> tuple[dict[str, str], str, tuple[str
     Files of several splits with one template are kind ``coco``; one file of all images is kind ``coco_json``. JSONs
     named ``instances`` come before others, those with keypoints last. None without a file.
     """
-    groups: dict[tuple[str, str], list[CocoFile]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[CocoFile]] = {}
     for one in found:
-        groups[one.templates].append(one)
+        groups.setdefault(one.templates, []).append(one)
+    groups = {templates: files for templates, files in groups.items() if any(one.boxes for one in files)}
     if not groups:
         return None
 

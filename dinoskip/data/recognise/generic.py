@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dinoskip.data.recognise.coco_files import coco_files, coco_name, coco_settings
 from dinoskip.data.recognise.label_maps import MapGroup, MapsFound, spread
 from dinoskip.data.recognise.reading import Layout
-from dinoskip.data.recognise.tree import FolderTree, depth, join, lies_in
-from dinoskip.data.recognise.words import SPLITS, names_images, names_labels, split_of
+from dinoskip.data.recognise.tree import FolderTree, join, lies_in
+from dinoskip.data.recognise.words import names_images, names_labels, split_of
 
 _LINES = 20  # of a list, evenly spread
 _MOST = 0.9  # of these lines name two files that are there
@@ -25,13 +25,25 @@ def coco(tree: FolderTree, maps: Collection[str]) -> Layout | None:
         return None
     settings, root, also = made
     folders = {one.images for one in files}
-    photos = [name for name in tree.images if name not in maps and any(lies_in(name, folder) for folder in folders)]
+    place = common_folder([*(f"{folder}/" for folder in folders), *(one.json for one in files)])
+    photos = [name for name in tree.images if name not in maps and lies_in(name, place)]  # unlabelled ones too
     if not photos:
         return None
     shown = ", ".join(sorted(folder for folder in folders if folder))
     marks = (files[0].json, "images that it names")
     advice = f"boxes could also be those of {', '.join(also)}" if also else ""
-    return Layout(coco_name(files), "", settings, tuple(photos), shown, marks, advice, root=root)
+    return Layout(coco_name(files), place, settings, tuple(photos), shown, marks, advice, root=root)
+
+
+def common_folder(names: Sequence[str]) -> str:
+    """The deepest folder in which all these files lie; '' is the root."""
+    folders = [name.rpartition("/")[0].split("/") for name in names]
+    shared = []
+    for parts in zip(*folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "/".join(part for part in shared if part)
 
 
 def lists(tree: FolderTree, base: str, maps: Collection[str]) -> Layout | None:
@@ -58,16 +70,17 @@ def lists(tree: FolderTree, base: str, maps: Collection[str]) -> Layout | None:
     )  # fmt: skip
 
 
-def _pairs_of(tree: FolderTree, base: str, text: str) -> Iterable[tuple[str, str]]:
-    lines = [re.split(r"[,;\s]+", line.strip()) for line in text.splitlines() if line.strip()]
-    sample = spread(list(range(len(lines))), _LINES) if lines else []  # type: ignore[arg-type]
-    there = [_both(tree, base, lines[at]) for at in sample]  # type: ignore[call-overload]
-    if not there or sum(pair is not None for pair in there) < _MOST * min(len(there), max(1, len(lines) - 1)):
+def _pairs_of(tree: FolderTree, base: str, text: str) -> list[tuple[str, str]]:
+    """The pairs that a list names; () if most of its lines are none. A first line may name columns."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    there = [_both(tree, base, line) is not None for line in spread(lines, _LINES)]
+    if not there or sum(there) < _MOST * min(len(there), max(1, len(lines) - 1)):
         return []
     return [pair for line in lines if (pair := _both(tree, base, line)) is not None]
 
 
-def _both(tree: FolderTree, base: str, words: Sequence[str]) -> tuple[str, str] | None:
+def _both(tree: FolderTree, base: str, line: str) -> tuple[str, str] | None:
+    words = re.split(r"[,;\s]+", line.strip())
     named = [join(base, word.lstrip("/\\").replace("\\", "/")) for word in words[:2]]
     return (named[0], named[1]) if len(named) == 2 and set(named) <= tree.image_names and named[0] != named[1] else None
 
@@ -143,17 +156,11 @@ def _is_role(name: str) -> bool:
     return names_images(name) or names_labels(name) or split_of(name) is not None
 
 
-def photographs(tree: FolderTree, found: MapsFound) -> Layout:
+def all_photographs(tree: FolderTree, found: MapsFound) -> Layout:
     """All images but label maps."""
     maps = found.names
     return Layout("images", "", None, tuple(name for name in tree.images if name not in maps))
 
 
-def albums(tree: FolderTree) -> bool:
-    """Whether the pictures lie in two folders or more below the root, which may be classes or albums."""
-    return len(tree.folders[""]) > 1 and all(depth(folder) == 1 for folder in tree.images_in)
 
 
-def split_names() -> tuple[str, ...]:
-    """All names of splits, for messages."""
-    return tuple(name for names in SPLITS.values() for name in names)
