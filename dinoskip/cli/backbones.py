@@ -80,7 +80,7 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     parser.add_argument(
         "--skip-broken",
         action="store_true",
-        help="leave out images that are broken or have broken labels; rows say how many",
+        help="leave out images that are broken, have broken labels or are smaller than a patch; rows say how many",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")

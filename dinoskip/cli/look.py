@@ -50,6 +50,11 @@ def add_commands(commands: Any) -> None:
         "--images", type=count, default=200, metavar="N", help="measure on at most N of a split (default: 200; 0: all)"
     )
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument(
+        "--skip-broken",
+        action="store_true",
+        help="leave out images that are broken, have broken labels or are smaller than a patch; rows say how many",
+    )
     json_option(parser, "the rows")
     accept_option(parser)
     computing_options(parser)
@@ -69,7 +74,8 @@ def look(args: Args) -> int:
         raise ConfigError("look: no backbone is given", f"write {SPEC}")
     root = Path(args.data)
     out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
-    tree = study_tree(backbones, labels_of(root, args.kind), out, images=args.images, blocks=blocks_of(args.blocks))
+    labels, blocks = labels_of(root, args.kind), blocks_of(args.blocks)
+    tree = study_tree(backbones, labels, out, images=args.images, blocks=blocks, skip_broken=args.skip_broken)
     settings = [*filter(_is_setting, args.backbone), *args.overrides]
     study, variants = study_of(
         apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings), open_backbones=True

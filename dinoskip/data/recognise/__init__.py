@@ -50,8 +50,9 @@ def recognise(root: Path) -> FolderReading:
         if not set(other.photographs) <= taken:
             raise _mixture(root, first, other)
     rest = [name for name in tree.images if name not in taken]
-    maps = [name for name in rest if name in found.names or _is_label_of(first, name)]
-    others = [name for name in rest if name not in set(maps)]
+    known = found.names | first.labels
+    maps = {name for name in rest if name in known or _is_label_of(first, name)}
+    others = [name for name in rest if name not in maps]
     _refuse_mixed(root, first, others, found)
     also = [one.name for one in layouts[1:] if one.name != first.name and one.kind not in {None, first.kind}]
     return FolderReading(
@@ -130,16 +131,17 @@ def published_in(tree: FolderTree, base: str) -> PublishedLayout | None:
 def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: MapsFound) -> Layout:
     place = join(base, one.inner)
     folders = [join(place, folder) for folder in one.photographs]
-    photos = [
+    inside = [
         name for name in tree.images
         if (any(lies_in(name, folder) for folder in folders) if folders else lies_in(name, base))
-        and name not in found.names and not one.not_images(stem_of(name))
     ]  # fmt: skip
+    labels = frozenset(name for name in inside if one.not_images(stem_of(name)))
+    photos = [name for name in inside if name not in found.names and name not in labels]
     if one.kind == "voc":  # those of both years
         photos = [n for n in tree.images if lies_in(n, base) and "JPEGImages" in n.split("/")[:-1]]
     settings = None if one.kind is None else {"kind": one.kind}
     shown = ", ".join(one.photographs)
-    return Layout(one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice)
+    return Layout(one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice, labels=labels)
 
 
 def _is_label_of(layout: Layout, name: str) -> bool:

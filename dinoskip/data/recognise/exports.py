@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from dinoskip.data.recognise.label_maps import spread
+from dinoskip.data.recognise.published import OTHER_ADE20K
 from dinoskip.data.recognise.reading import Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
 from dinoskip.data.recognise.words import split_of
@@ -28,6 +29,19 @@ def cityscapes_names(tree: FolderTree, base: str) -> Layout | None:
         return None
     advice = "for its masks name the folders leftImg8bit and gtFine"
     return _layout("Cityscapes", base, photos, "…_leftImg8bit", ("_leftImg8bit", "_gtFine_label"), advice)
+
+
+def ade20k_full(tree: FolderTree, base: str) -> Layout | None:
+    """Masks of objects and of their parts beside each picture, wherever they lie."""
+    names = [name for name in tree.below(base) if "_seg." in name or "_parts_" in name]
+    texts = base in tree.folders and any("_atr." in name for name in tree.others if lies_in(name, base))
+    if not names or not (texts or any("_parts_" in name for name in names)):
+        return None
+    bases = {name.rpartition("_seg.")[0] for name in names if "_seg." in name}
+    photos = [name for name in tree.below(base) if name.rpartition(".")[0] in bases]
+    labels = frozenset(tree.below(base)).difference(photos)
+    advice = OTHER_ADE20K.format("thousands of")
+    return Layout("the full ADE20K", base, None, tuple(photos), "", ("_seg", "_parts_ or _atr"), advice, labels=labels)
 
 
 def mapillary(tree: FolderTree, base: str) -> Layout | None:
@@ -181,6 +195,7 @@ def _layout(
 
 RULES: tuple[Rule, ...] = (
     cityscapes_names,
+    ade20k_full,
     mapillary,
     imagenet,
     supervisely,

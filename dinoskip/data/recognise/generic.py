@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dinoskip.data.recognise.coco_files import coco_files, coco_name, coco_settings
-from dinoskip.data.recognise.label_maps import MapGroup, MapsFound, spread
+from dinoskip.data.recognise.content import content_of_file
+from dinoskip.data.recognise.label_maps import MOSTLY, SAMPLE, MapGroup, MapsFound, spread
 from dinoskip.data.recognise.reading import Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in
 from dinoskip.data.recognise.words import names_images, names_labels, split_of
@@ -61,12 +62,13 @@ def lists(tree: FolderTree, base: str, maps: Collection[str]) -> Layout | None:
             labels.update(label for _, label in pairs)
     if not used or photos & labels:
         return None
-    if not any(label in maps for label in spread(sorted(labels), 50)):
+    looked = [label in maps or content_of_file(tree.root / label).is_map for label in spread(sorted(labels), SAMPLE)]
+    if sum(looked) < MOSTLY * len(looked):
         return None
     advice = "for depth name the lists nyu_train.txt and nyu_test.txt (kind nyu)"
     return Layout(
         "lists of pairs", base, None, tuple(name for name in tree.images if name in photos),
-        ", ".join(used[:3]), ("two paths a line", "images that they name"), advice,
+        ", ".join(used[:3]), ("two paths a line", "images that they name"), advice, labels=frozenset(labels),
     )  # fmt: skip
 
 
@@ -91,13 +93,14 @@ def pairs(tree: FolderTree, found: MapsFound) -> Layout | None:
     if not groups:
         return None
     maps = found.names
-    photos = tuple(name for name in tree.images if name not in maps)
+    place = common_folder([name for group in groups for name in (*group.names, *group.partners)])
+    photos = tuple(name for name in tree.images if name not in maps and lies_in(name, place))
     first = groups[0]
     shown = ", ".join(sorted(one for one in first.images if first.role[0] >= 0 and not names_labels(one)))
     settings, root, advice = _mask_settings(tree, first)
     called = sorted({group.name for group in groups})
     marks = (f"names as in {', '.join(called[:4])}", first.why)
-    return Layout("images with label maps", "", settings, photos, shown, marks, advice, root=root)
+    return Layout("images with label maps", place, settings, photos, shown, marks, advice, root=root)
 
 
 def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | None, str, str]:

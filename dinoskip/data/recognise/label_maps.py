@@ -8,6 +8,7 @@ together. One mark alone is said, and decides nothing.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ STRAY = 0.05  # share of maps among photographs that is said and not acted on
 _COMMON = 64  # folders: a stem in more of them is a number, as 0001.png in every class
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 
+_APPENDED = re.compile(r"(?<=.)[_\-. ][A-Za-z]{1,12}$")
+
 Role = tuple[int, str]
 """Where in a path a group's name stands (-1: the end of the file's stem with the extension), and the name."""
 
@@ -40,7 +43,8 @@ class MapGroup:
 
     role: Role
     names: frozenset[str]
-    images: frozenset[str]  # roles' names of the photographs that they are of, '' where there are none
+    images: frozenset[str]  # roles' names of the photographs that they are of; none where there are none
+    partners: tuple[str, ...]  # names of some of these photographs
     why: str
 
     @property
@@ -122,10 +126,13 @@ def _groups(names: Sequence[str]) -> list[_Group]:
     """Group images by every folder of their path and by the end of their names, with their partners in other groups."""
     groups: dict[Role, _Group] = {}
     buckets: dict[tuple[int, tuple[str, ...], str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    stems = {stem_of(name) for name in names}
     for name in names:
         *folders, last = name.split("/")
         stem, ending = stem_of(last), last[len(stem_of(last)) :]
         base, suffix = without_role(stem)
+        if not suffix and (found := _APPENDED.search(stem)) and stem[: found.start()] in stems:
+            base, suffix = stem[: found.start()], found[0]  # as CamVid's 0001_L beside 0001
         roles = [(at, folder, (*folders[:at], *folders[at + 1 :])) for at, folder in enumerate(folders)]
         for at, value, around in [*roles, (-1, suffix + ending.lower(), tuple(folders))]:
             groups.setdefault((at, value), _Group((at, value))).names.append(name)
@@ -190,7 +197,8 @@ def _judged(group: _Group, content: Look, size: int) -> MapGroup | None:
 
 def _made(group: _Group, images: frozenset[str]) -> Callable[[str], MapGroup]:
     names = frozenset(group.names)
-    return lambda why: MapGroup(group.role, names, images, why)
+    partners = tuple(dict.fromkeys(name for ones in group.partners.values() for name in ones[:4])) if images else ()
+    return lambda why: MapGroup(group.role, names, images, partners, why)
 
 
 def _is_beside_a_picture(partners: Iterable[str], content: Look) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dinoskip.data.recognise.reading import Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
 
-_OTHER_ADE20K = "its masks number {} names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k"
+OTHER_ADE20K = "its masks number {} names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k"
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ PUBLISHED = (
         ("JPEGImages", "SegmentationClassContext"), "PASCAL Context", "pascal_context", ("JPEGImages",), inner="VOC2010"
     ),
     PublishedLayout(
-        ("images/ADE",), "the full ADE20K of 2021", None, ("images",), _OTHER_ADE20K.format("3,688"),
+        ("images/ADE",), "the full ADE20K of 2021", None, ("images",), OTHER_ADE20K.format("3,688"),
         not_images=_ade20k_label
     ),
     PublishedLayout(
         ("images/training", "index_ade20k.mat"), "the full ADE20K of 2016", None, ("images",),
-        _OTHER_ADE20K.format("thousands of"),
+        OTHER_ADE20K.format("thousands of"),
         not_images=_ade20k_label,
     ),
     PublishedLayout(("images/training", "annotations/training"), "ADEChallengeData2016", "ade20k", ("images",)),

@@ -23,6 +23,7 @@ class Layout:
         marks: the evidence, for messages: two at least, but of plain photographs.
         advice: what to do for its labels, where no kind reads them as they are.
         root: the root of the kind, relative to the folder looked at, where that is not ``place``.
+        labels: names of images that by the layout are label maps, whatever else says so.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Layout:
     marks: tuple[str, ...] = ()
     advice: str = ""
     root: str | None = None
+    labels: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str | None:

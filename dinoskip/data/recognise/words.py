@@ -61,12 +61,18 @@ def names_images(name: str) -> bool:
 _ROLE = re.compile(r"(?:^|[_\-. ])([A-Za-z]+[0-9]*[A-Za-z]*)$")
 
 
+_NUMBERED = re.compile(r"[_\-. ][0-9]{1,3}$")
+
+
 def without_role(stem: str) -> tuple[str, str]:
     """Divide a file's stem into what names the picture and the role: ``0_gtFine_labelIds`` into 0 and the rest.
 
     The role is '' without words for labels or images at the end.
     """
-    base = stem
+    numbered = _NUMBERED.search(stem)  # 0_mask_12 is one of several masks of 0
+    base = stem[: numbered.start()] if numbered else stem
+    if numbered and not ((found := _ROLE.search(base)) and found.start() and names_labels(found[1])):
+        return stem, ""
     while (found := _ROLE.search(base)) and found.start() and _is_role(found[1]):
         base = base[: found.start()]
     return base, stem[len(base) :]

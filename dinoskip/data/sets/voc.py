@@ -308,9 +308,25 @@ class VocConfig(DatasetKind):
         return labelled_by_largest_box(self.open_detection(root, split, faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The published splits; trainaug, which many do without, only where its list is."""
-        has_trainaug = any(root.glob("**/ImageSets/Segmentation/trainaug.txt"))
-        return [split for split in self.published_splits(root) if has_trainaug or split.split != "trainaug"]
+        """The published splits of the labels that are there: without ``ImageSets/Main`` there are no boxes, for example.
+
+        Without trainval, boxes of train and val; trainaug, which many do without, only where its list is.
+        """
+        published = self.published_splits(root)
+        try:
+            lists = voc_folder(root, self.year) / "ImageSets"
+        except DataError:
+            return [split for split in published if split.split != "trainaug"]  # each is a fault then
+        masks, boxes = lists / "Segmentation", lists / "Main"
+        found = []
+        for one in published:
+            listed = boxes if one.task == "detection" else masks
+            if listed.is_dir() and (one.split != "trainaug" or (listed / "trainaug.txt").is_file()):
+                found.append(one)
+        if not (boxes / "trainval.txt").is_file():  # a set of one's own
+            own = [CheckedSplit("detection", name) for name in ("train", "val") if (boxes / f"{name}.txt").is_file()]
+            found = [one for one in found if one.task != "detection" or not own] + own
+        return found or published
 
     def published_splits(self, root: Path) -> list[CheckedSplit]:
         """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes."""

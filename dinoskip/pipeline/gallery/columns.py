@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.console import Progress
+from dinoskip.console import Progress, log
 from dinoskip.data import sets as datasets
 from dinoskip.data.detection import annotated_boxes
+from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
+from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
@@ -95,6 +97,7 @@ def _shown(task: Task) -> _Shown:
         )
     if not SEGMENTATION.given_by(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
+        images = _readable(images, first) if config.skip_broken else images
         ids = images.ids[:first]
         folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
         return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
@@ -102,6 +105,28 @@ def _shown(task: Task) -> _Shown:
     count = min(first, len(labelled))
     paths = tuple(labelled.path(i) for i in range(count))
     return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path) for path in paths))
+
+
+def _large(shown: _Shown, multiple: int) -> _Shown:
+    """The images that are no smaller than a patch; all, where none is, for the error to say so."""
+    kept = [index for index in range(len(shown)) if min(image_size(shown.path(index))) >= multiple]
+    if not kept or len(kept) == len(shown):
+        return shown
+    return replace(shown, ids=tuple(shown.ids[i] for i in kept), paths=tuple(shown.paths[i] for i in kept))
+
+
+def _readable(images: ImageFolder, count: int) -> ImageFolder:
+    """The first images that can be decoded; the others are named."""
+    names: list[str] = []
+    for index in range(len(images)):
+        if len(names) == count:
+            break
+        try:
+            images.read(index)
+            names.append(images.names[index])
+        except DataError as error:
+            log.warning("left out as broken: %s", error)
+    return replace(images, names=tuple(names) or images.names[:1])
 
 
 def _boxes(image: Path) -> np.ndarray | None:
@@ -191,7 +216,9 @@ def _column(
     norm, of_cuts = (usual_norm(read_point, settings.norm) for read_point in (read, facet))
     square, native = Transform(mode="square", size=_side(settings, backbone, shown)), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
-    keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+    skips = dataset_of(task)[0].skip_broken
+    whole = _large(shown, backbone.size_multiple) if skips else shown
+    keys = export(backbone, whole, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
     inputs = {
         role.partition(":")[0]: part_folder(path, blocks)
         for role, path in task.inputs.items()

@@ -119,13 +119,15 @@ def study_tree(
     blocks: Blocks = "all",
     measures: Collection[str] = MEASURES,
     gallery: bool = True,
+    skip_broken: bool = False,
 ) -> dict[str, Any]:
     """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
     root = Path(labels.data["root"]).resolve()
     name = name_of(labels)
     name = safe_name(f"{name}-{images}-images" if images else name)
-    shown = {IMAGES: labels.images} if labels.images else {}
-    limit = {"limit": images} if images and labels.found else {}
+    skips = {"skip_broken": True} if skip_broken else {}
+    shown = {IMAGES: {**labels.images, **skips}} if labels.images else {}
+    limit = {**({"limit": images} if images and labels.found else {}), **skips}
     evaluate: dict[str, Any] = {"blocks": blocks, "blocks_of": "deepest", "probe": dict(task("probe").look or {})}
     for record in tasks():
         if record.name in measures and record.label in labels.found:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
-from dinoskip.pipeline.stages.inputs import export_options, open_backbone, open_split
+from dinoskip.pipeline.stages.inputs import export_options, open_backbone, open_split, readable_by
 from dinoskip.pipeline.stages.settings import FEATURES_VERSION, FeatureSettings
 
 
@@ -20,15 +20,16 @@ def run(task: Task) -> None:
     with world(task.device) as here:
         weights = task.inputs.get("weights")
         backbone = open_backbone(wanted.backbone, weights, "cpu", wanted.precision).to(here.device)
+        options = export_options(wanted, backbone)
         export(
             backbone,
-            dataset,
+            readable_by(task, dataset, backbone, options["transform"]),
             task.out / "store",
             wanted.blocks,
             workers=task.workers,
             here=here,
             reserve=task.reserve,
-            **export_options(wanted, backbone),
+            **options,
         )
 
 

@@ -55,13 +55,23 @@ def open_features(task: Task, role: str) -> FeatureSet:
         return features.FeatureStore.open(task.inputs[role] / "store", facet=task.settings.read)
     wanted = task.settings.windows[role]
     backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), task.device, wanted.precision)
+    options = export_options(wanted, backbone)
     return features.FeatureWindows(
         backbone,
-        open_split(task, wanted.use, wanted.split),
-        features.ExportSettings(wanted.blocks, **export_options(wanted, backbone)),
+        readable_by(task, open_split(task, wanted.use, wanted.split), backbone, options["transform"]),
+        features.ExportSettings(wanted.blocks, **options),
         limit=task.runtime["window"],
         workers=task.workers,
     )
+
+
+def readable_by(task: Task, opened: Any, backbone: Backbone, transform: Any) -> Any:
+    """A split as a network can read it: where broken images are left out, so are those smaller than its patch."""
+    if not dataset_of(task)[0].skip_broken:
+        return opened
+    from dinoskip.features.small_images import without_small  # torch
+
+    return without_small(opened, transform, backbone.size_multiple)
 
 
 def export_options(wanted: FeatureSettings, backbone: Backbone) -> dict[str, Any]:

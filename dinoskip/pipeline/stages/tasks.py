@@ -199,7 +199,7 @@ def run(of: Task) -> None:
     if settings.network:
         precision = settings.context.get("precision", "fp32")
         backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device, precision)
-    left_out = list(labels.values())[-1].left_out
+    left_out = _left_out(record, section, list(labels.values())[-1], inputs)
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
     parts = _parts(inputs, backbone, settings.study.blocks)
     folders: dict[Path, int] = {}
@@ -228,6 +228,13 @@ def run(of: Task) -> None:
         )
     if len(parts) > 1:
         join_parts(of.out, folders)
+
+
+def _left_out(record: EvaluationTask, section: Any, scored: Any, inputs: Mapping[str, FeatureSet]) -> int:
+    """Number of images of the scored split that are not measured: broken ones, and ones smaller than a patch."""
+    split = record.scored_split(section)
+    read = [len(inputs[ask.role].ids) for ask in record.features(section) if ask.split == split]
+    return int(scored.left_out) + (len(scored.ids) - min(read) if read else 0)
 
 
 def _parts(

@@ -1,0 +1,193 @@
+"""What lies in a folder is read by evidence: nineteen layouts, renamed, with one split, and mixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dinoskip.data.recognise import FolderReading, recognise
+from dinoskip.data.shards import TarShards
+from dinoskip.errors import DataError
+from tests.helpers import folders_people_have as made
+from tests.helpers.folders_people_have import LAYOUTS, Made, label_map, photo
+
+
+def read_as(root: Path, right: Made) -> FolderReading:
+    """Recognise a folder; its photographs must be the right ones, and nothing is lost in counting."""
+    reading = recognise(root)
+    assert set(reading.photographs) == right.photographs
+    assert reading.maps + reading.others == right.maps
+    assert "\n" not in reading.line
+    return reading
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nineteen_layouts(tmp_path: Path, name: str) -> None:
+    make, layout, kind = LAYOUTS[name]
+    reading = read_as(tmp_path / "set", make(tmp_path / "set"))
+    assert (reading.layout.name, reading.layout.kind) == (layout, kind)
+    assert reading.maps == make(tmp_path / "again").maps
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_folder_above_changes_nothing(tmp_path: Path, name: str) -> None:
+    """As archives and download tools leave them."""
+    make, layout, kind = LAYOUTS[name]
+    right = make(tmp_path / "set" / "archive" / "data")
+    reading = recognise(tmp_path / "set")
+    assert {one.removeprefix("archive/data/") for one in reading.photographs} == right.photographs
+    assert reading.layout.name == layout
+    if kind is not None:
+        assert reading.settings is not None
+        assert str(reading.settings["root"]).startswith(str(tmp_path / "set" / "archive" / "data"))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in {"photographs"}])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_one_split_alone(tmp_path: Path, name: str, split: str) -> None:
+    """No label map becomes a photograph, and none gets another layout that has labels."""
+    make, _, kind = LAYOUTS[name]
+    reading = read_as(tmp_path, make(tmp_path, (split,)))
+    assert reading.layout.kind in {kind, None}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_two_in_one_folder_are_refused_with_both_readings(tmp_path: Path, name: str) -> None:
+    other = "class folders" if name != "class folders" else "voc"
+    for inner, which in (("one", name), ("two", other)):
+        LAYOUTS[which][0](tmp_path / inner)
+    with pytest.raises(DataError) as caught:
+        recognise(tmp_path)
+    assert caught.value.exit_code == 3
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in {"photographs", "lists"}])
+def test_photographs_beside_a_data_set_are_a_mixture(tmp_path: Path, name: str) -> None:
+    LAYOUTS[name][0](tmp_path / "set")
+    for at in range(12):
+        photo(tmp_path / "holiday" / f"h{at}.jpg", 700 + at)
+    if LAYOUTS[name][2] is None and name in {"cvat images", "yolo"}:
+        pytest.skip("all images below it are photographs")
+    with pytest.raises(DataError) as caught:
+        recognise(tmp_path)
+    assert "holiday" in str(caught.value)
+
+
+@pytest.mark.parametrize("images, masks", [
+    ("img", "gt"), ("rgb", "labels"), ("photos", "SegmentationMasks"), ("a", "b"), ("JPEGs", "annotations_png"),
+    ("Images", "Masks"), ("x_input", "x_target"),
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["L", "P", "RGB", "I;16", "depth"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_pairs_by_any_name(tmp_path: Path, images: str, masks: str, mode: str, nested: bool) -> None:
+    right = made.pairs(tmp_path, images=images, masks=masks, mode=mode, nested=nested)
+    reading = read_as(tmp_path, right)
+    assert reading.layout.kind == "masks"
+    assert reading.settings is not None
+    assert {reading.settings["images"], reading.settings["masks"]} == {
+        f"{{split}}/{part}" if nested else f"{part}/{{split}}" for part in (images, masks)
+    }
+
+
+def test_depth_in_8_bits_is_told_by_names_and_pairs(tmp_path: Path) -> None:
+    read_as(tmp_path, made.pairs(tmp_path, images="rgb", masks="depth", mode="depth8"))
+
+
+@pytest.mark.parametrize("suffix", ["_mask", "_seg", "-label", "_gt", ".mask", "_L", " mask"])
+@pytest.mark.parametrize("ending", ["jpg", "png"])
+def test_pairs_by_an_ending(tmp_path: Path, suffix: str, ending: str) -> None:
+    right = made.suffixed(tmp_path, suffix=suffix, ending=ending)
+    if suffix == "_L" and ending == "png":
+        return  # nothing but the looks of every second file: a question
+    read_as(tmp_path, right)
+
+
+@pytest.mark.parametrize("inner", ["", "VOC2012", "VOC2007", "VOCdevkit/VOC2007", "mine", "data/VOC2010"])
+@pytest.mark.parametrize("boxes", [True, False])
+def test_voc_wherever_it_begins(tmp_path: Path, inner: str, boxes: bool) -> None:
+    reading = read_as(tmp_path, made.voc(tmp_path, inner=inner, boxes=boxes))
+    assert reading.layout.kind == "voc"
+
+
+@pytest.mark.parametrize("images, json", [
+    ("images/{}", "annotations/instances_{}.json"), ("{}", "annotations/{}.json"), ("{}", "{}.json"),
+    ("images/{}", "labels/coco_{}_v2.json"), ("{}/images", "{}/boxes.json"),
+])  # fmt: skip
+@pytest.mark.parametrize("val", ["val", "valid", "validation"])
+def test_coco_by_any_name(tmp_path: Path, images: str, json: str, val: str) -> None:
+    from dinoskip.data.sets import open_labels
+    from dinoskip.data.sets.labels import DETECTION
+    from dinoskip.pipeline.look.study import dataset_of
+
+    reading = read_as(tmp_path, made.coco(tmp_path, ("train", val), images=images, json=json))
+    assert reading.settings is not None
+    assert reading.layout.kind == "coco"
+    config = dataset_of(dict(reading.settings))
+    assert [len(open_labels(DETECTION, config, split)) for split in ("train", "val")] == [3, 3]
+
+
+def test_one_json_of_all_images(tmp_path: Path) -> None:
+    for at in range(3):
+        photo(tmp_path / "pictures" / f"{at}.jpg", at)
+    made.text(tmp_path / "labels.json", made.coco_json(["0.jpg", "1.jpg", "2.jpg"]))
+    reading = recognise(tmp_path)
+    assert reading.settings == {
+        "kind": "coco_json", "root": str(tmp_path / "pictures"), "annotations": "../labels.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
+@pytest.mark.parametrize("train", ["train", "training", "Train"])
+def test_names_of_splits_of_class_folders(tmp_path: Path, train: str, val: str) -> None:
+    reading = read_as(tmp_path, made.class_folders(tmp_path, (train, val), ending="jpg"))
+    assert reading.settings == {"kind": "folder", "root": str(tmp_path)}
+
+
+def test_photographs_and_label_maps_that_nothing_but_looks_tells_apart(tmp_path: Path) -> None:
+    for at in range(6):
+        photo(tmp_path / "a" / f"p{at}.png", at)
+        label_map(tmp_path / "b" / f"q{at}.png", at, "RGB")
+    with pytest.raises(DataError, match=r"6 photographs and 6 label maps \(by content, of b\) or as 12 photographs"):
+        recognise(tmp_path)
+    (tmp_path / "b").rename(tmp_path / "masks")
+    read_as(tmp_path, Made(frozenset(f"a/p{at}.png" for at in range(6)), 6))
+
+
+def test_a_folder_of_masks_alone(tmp_path: Path) -> None:
+    for at in range(6):
+        label_map(tmp_path / "SegmentationClass" / f"q{at}.png", at)
+    for root in (tmp_path, tmp_path / "SegmentationClass"):
+        with pytest.raises(DataError, match="holds label maps"):
+            recognise(root)
+    (tmp_path / "SegmentationClass").rename(tmp_path / "drawings")
+    reading = recognise(tmp_path / "drawings")
+    assert len(reading.photographs) == 6, "drawings may be what is trained on"
+    assert reading.noteworthy
+
+
+def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
+    photo(tmp_path / "a.jpg", 0)
+    for name in ("b.heic", "c.HEIC", "d.pdf", "noext", "e.txt", "README", ".hidden.heic"):
+        (tmp_path / name).write_bytes(b"x")
+    reading = recognise(tmp_path)
+    assert reading.passed == "2 .heic, 1 .pdf, 1 without extension"
+    assert reading.passed in reading.line
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.zip", "a.tar.gz", "a.h5", "notes.txt"])
+def test_no_images_but_something_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError) as caught:
+        recognise(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_one_photograph_a_key_of_shards(tmp_path: Path) -> None:
+    right = made.shards(tmp_path)
+    shards = TarShards.open(tmp_path)
+    assert set(shards.names) == right.photographs
+    assert shards.read(0).shape == (*made.SIZE, 3)
+    assert len(TarShards.open(tmp_path / "part-0.tar")) == 4
