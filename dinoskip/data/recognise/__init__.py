@@ -145,9 +145,8 @@ def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: Maps
 
 
 def _is_label_of(layout: Layout, name: str) -> bool:
-    """Whether an image that a layout does not take lies in a folder that is named as one of labels."""
-    inner = name[len(layout.place) :].strip("/")
-    return any(names_labels(folder) for folder in inner.split("/")[:-1]) or names_labels(stem_of(name).rpartition("_")[2])
+    """Whether an image that a layout does not take is named as a label map, or its folder as one of those."""
+    return generic.in_label_folder(name, layout.place) or names_labels(stem_of(name).rpartition("_")[2])
 
 
 def _mixture(root: Path, one: Layout, other: Layout) -> DataError:

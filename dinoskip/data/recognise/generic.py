@@ -27,13 +27,22 @@ def coco(tree: FolderTree, maps: Collection[str]) -> Layout | None:
     settings, root, also = made
     folders = {one.images for one in files}
     place = common_folder([*(f"{folder}/" for folder in folders), *(one.json for one in files)])
-    photos = [name for name in tree.images if name not in maps and lies_in(name, place)]  # unlabelled ones too
+    photos = [
+        name for name in tree.images
+        if name not in maps and lies_in(name, place)
+        and (any(lies_in(name, folder) for folder in folders) or not in_label_folder(name, place))
+    ]  # fmt: skip
     if not photos:
         return None
     shown = ", ".join(sorted(folder for folder in folders if folder))
     marks = (files[0].json, "images that it names")
     advice = f"boxes could also be those of {', '.join(also)}" if also else ""
     return Layout(coco_name(files), place, settings, tuple(photos), shown, marks, advice, root=root)
+
+
+def in_label_folder(name: str, place: str) -> bool:
+    """Whether a folder between a data set's and the image is named as one of labels, as ``panoptic_val2017``."""
+    return any(map(names_labels, name[len(place) :].split("/")[:-1]))
 
 
 def common_folder(names: Sequence[str]) -> str:

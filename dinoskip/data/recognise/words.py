@@ -21,7 +21,7 @@ _IMAGE_WORDS = frozenset(
     }
 )  # fmt: skip
 _IN_LABELS = frozenset(
-    {"class", "classes", "object", "objects", "aug", "context", "ground", "truth", "map", "maps", "color", "colour",
+    {"trainval", "training", "validation", "valid", "test", "class", "classes", "object", "objects", "aug", "context", "ground", "truth", "map", "maps", "color", "colour",
      "colors", "id", "ids", "train", "val", "new", "png", "fine", "coarse", "raw", "binary", "v"}
 )  # fmt: skip
 """Words that stand beside a word of labels in the name of their folder, as in SegmentationClassAug."""
