@@ -18,8 +18,9 @@ from dinoskip.cli.arguments import (
 from dinoskip.config import validate
 from dinoskip.console import log
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets import FolderConfig
 from dinoskip.data.photographs import open_photographs
+from dinoskip.data.sets import FolderConfig
+from dinoskip.data.splits import split_path
 from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
 from dinoskip.pipeline.leaks import common_verdicts
@@ -111,9 +112,10 @@ def supervise(args: Args) -> int:
     job = validate(SupervisedJob, recipe_source(args, "supervise"))
     job = job.model_copy(update={"model": init_for_skipless(job.model)})
     root = Path(args.data)
-    both = (root / "train").is_dir()
-    train = LabelledFolder.open(root / "train" if both else root)
-    place = args.val or (root / "val" if both and (root / "val").is_dir() else None)
+    of_train, of_val = (split_path(root, "{split}", split) for split in ("train", "val"))
+    both = of_train.is_dir()
+    train = LabelledFolder.open(of_train if both else root)
+    place = args.val or (of_val if both and of_val.is_dir() else None)
     val = LabelledFolder.open(place, train.class_names) if place else None
     if val is not None:
         for line in settle(common_verdicts(train, val, root), args.accept):

@@ -133,9 +133,9 @@ def list_images(root: str | Path) -> tuple[str, ...]:
 
 NO_PICTURES = frozenset(
     {
-        ".txt", ".xml", ".json", ".jsonl", ".ndjson", ".geojson", ".csv", ".tsv", ".md", ".rst", ".html", ".htm", ".css",
-        ".js", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".db", ".log", ".py", ".sh", ".lst", ".names", ".data", ".cls",
-        ".md5", ".sha256", ".lock", ".license", ".m", ".idx", ".url",
+        ".txt", ".xml", ".json", ".jsonl", ".ndjson", ".geojson", ".csv", ".tsv", ".md", ".rst", ".html", ".htm",
+        ".css", ".js", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".db", ".log", ".py", ".sh", ".lst", ".names", ".data",
+        ".cls", ".md5", ".sha256", ".lock", ".license", ".m", ".idx", ".url",
     }
 )  # fmt: skip
 """Extensions of files that lie beside images and are none: they are passed over without a word."""

@@ -280,8 +280,8 @@ class BatchLoader:
         if bad and len(self.bad) > max(1, BAD_SHARE * len(self.images)):
             names = ", ".join(sorted(self.bad)[:10])
             raise DataError(
-                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read or are smaller than a "
-                f"patch, more than {BAD_SHARE:.0%}: {names}"
+                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read or are smaller "
+                f"than a patch, more than {BAD_SHARE:.0%}: {names}"
             )
 
     def close(self) -> None:

@@ -102,6 +102,8 @@ def _slots(images: Source, reasons: dict[int, str], seed: int) -> np.ndarray:
     for index in reasons:
         substitute = next((number for number in candidates(seed, index, len(images)) if number not in reasons), None)
         if substitute is None:
-            raise DataError(f"{images.where(index)}: unreadable, as are the images drawn in its place: {reasons[index]}")
+            raise DataError(
+                f"{images.where(index)}: unreadable, as are the images drawn in its place: {reasons[index]}"
+            )
         slots[index] = substitute
     return slots

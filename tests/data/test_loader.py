@@ -216,9 +216,13 @@ def test_an_image_smaller_than_a_patch_is_left_out_as_a_broken_one(
     assert "40×7 pixels is smaller than a patch (8)" in one.bad["zz.png"]
     Image.new("RGB", (7, 40)).save(photo_folder / "zy.png")
     with pytest.raises(DataError, match=r"2 of 14 images .* more than 1%: zy.png, zz.png"):
-        two = loader(ImageFolder.open(photo_folder), min_side=8, path=mode)
-        for epoch in range(3):
-            list(two.epoch(epoch))
+        _epochs(ImageFolder.open(photo_folder), mode, 3)
+
+
+def _epochs(images: ImageFolder, mode: DataPath, count: int) -> None:
+    one = loader(images, min_side=8, path=mode)
+    for epoch in range(count):
+        list(one.epoch(epoch))
 
 
 def test_a_set_of_images_that_are_all_smaller_than_a_patch(many: ImageFolder) -> None:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dinoskip.data import list_images
 from dinoskip.data.recognise import FolderReading, recognise
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import DETECTION
 from dinoskip.data.shards import TarShards
 from dinoskip.errors import DataError
+from dinoskip.pipeline.look.study import dataset_of
 from tests.helpers import folders_people_have as made
 from tests.helpers.folders_people_have import LAYOUTS, Made, label_map, photo
 
@@ -76,7 +80,7 @@ def test_photographs_beside_a_data_set_are_a_mixture(tmp_path: Path, name: str) 
     assert "holiday" in str(caught.value)
 
 
-@pytest.mark.parametrize("images, masks", [
+@pytest.mark.parametrize(("images", "masks"), [
     ("img", "gt"), ("rgb", "labels"), ("photos", "SegmentationMasks"), ("a", "b"), ("JPEGs", "annotations_png"),
     ("Images", "Masks"), ("x_input", "x_target"),
 ])  # fmt: skip
@@ -112,16 +116,12 @@ def test_voc_wherever_it_begins(tmp_path: Path, inner: str, boxes: bool) -> None
     assert reading.layout.kind == "voc"
 
 
-@pytest.mark.parametrize("images, json", [
+@pytest.mark.parametrize(("images", "json"), [
     ("images/{}", "annotations/instances_{}.json"), ("{}", "annotations/{}.json"), ("{}", "{}.json"),
     ("images/{}", "labels/coco_{}_v2.json"), ("{}/images", "{}/boxes.json"),
 ])  # fmt: skip
 @pytest.mark.parametrize("val", ["val", "valid", "validation"])
 def test_coco_by_any_name(tmp_path: Path, images: str, json: str, val: str) -> None:
-    from dinoskip.data.sets import open_labels
-    from dinoskip.data.sets.labels import DETECTION
-    from dinoskip.pipeline.look.study import dataset_of
-
     reading = read_as(tmp_path, made.coco(tmp_path, ("train", val), images=images, json=json))
     assert reading.settings is not None
     assert reading.layout.kind == "coco"
@@ -154,6 +154,27 @@ def test_photographs_and_label_maps_that_nothing_but_looks_tells_apart(tmp_path:
         recognise(tmp_path)
     (tmp_path / "b").rename(tmp_path / "masks")
     read_as(tmp_path, Made(frozenset(f"a/p{at}.png" for at in range(6)), 6))
+
+
+@pytest.mark.parametrize("more", ["test/t{}.jpg", "unlabeled/u{}.jpg"])
+def test_class_folders_with_pictures_that_have_none(tmp_path: Path, more: str) -> None:
+    right = made.class_folders(tmp_path, ending="jpg")
+    names = [more.format(at) for at in range(30)]
+    for at, name in enumerate(names):
+        photo(tmp_path / name, 900 + at)
+    reading = read_as(tmp_path, Made(right.photographs | set(names)))
+    assert reading.settings == {"kind": "folder", "root": str(tmp_path)}
+
+
+def test_a_folder_of_pictures_is_read_as_it_is_listed(tmp_path: Path) -> None:
+    """So that what was trained on it is not trained again."""
+    for name in ("a/é.jpg", "a/b/2.png", "Z.webp", "0.gif", "logo.bmp"):
+        photo(tmp_path / name, len(name))
+    label_map(tmp_path / "a" / "drawing.png", 3)
+    assert recognise(tmp_path).photographs == list_images(tmp_path)
+    made.class_folders(tmp_path / "c", ending="jpg")
+    photo(tmp_path / "c" / "cover.jpg", 77)
+    assert recognise(tmp_path / "c").photographs == list_images(tmp_path / "c")
 
 
 def test_a_folder_of_masks_alone(tmp_path: Path) -> None:

@@ -143,7 +143,9 @@ def roboflow_coco(root: Path, splits: Splits = ("train", "valid", "test")) -> Ma
     return make.made
 
 
-def coco(root: Path, splits: Splits = BOTH, *, images: str = "{}2017", json: str = "annotations/instances_{}2017.json") -> Made:
+def coco(
+    root: Path, splits: Splits = BOTH, *, images: str = "{}2017", json: str = "annotations/instances_{}2017.json"
+) -> Made:
     make = _Maker(root)
     for split in splits:
         names = [f"{at:012d}.jpg" for at in range(3)]
@@ -246,7 +248,9 @@ def cvat_images(root: Path, splits: Splits = BOTH) -> Made:
     for at in range(4):
         make.photo(f"images/default/c{at}.jpg")
         nodes.append(f'<image id="{at}" name="c{at}.jpg" width="48" height="40"></image>')
-    make.text("annotations.xml", f'<?xml version="1.0"?><annotations><version>1.1</version>{"".join(nodes)}</annotations>')
+    make.text(
+        "annotations.xml", f'<?xml version="1.0"?><annotations><version>1.1</version>{"".join(nodes)}</annotations>'
+    )
     return make.made
 
 
@@ -297,7 +301,13 @@ def lists(root: Path, splits: Splits = BOTH) -> Made:
 
 
 def pairs(
-    root: Path, splits: Splits = BOTH, *, images: str = "images", masks: str = "masks", mode: str = "L", nested: bool = False
+    root: Path,
+    splits: Splits = BOTH,
+    *,
+    images: str = "images",
+    masks: str = "masks",
+    mode: str = "L",
+    nested: bool = False,
 ) -> Made:
     make = _Maker(root)
     for split in splits:

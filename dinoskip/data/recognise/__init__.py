@@ -54,6 +54,8 @@ def recognise(root: Path) -> FolderReading:
     maps = {name for name in rest if name in known or _is_label_of(first, name)}
     others = [name for name in rest if name not in maps]
     _refuse_mixed(root, first, others, found)
+    if not maps:  # a few pictures beside a set of pictures are pictures, too: it is read as it is listed
+        first, others = replace(first, photographs=tree.images), []
     also = [one.name for one in layouts[1:] if one.name != first.name and one.kind not in {None, first.kind}]
     return FolderReading(
         root, first, len(maps), len(others), passed_over(tree.others), _notes(first, found), tuple(dict.fromkeys(also))
@@ -64,7 +66,22 @@ def _without_images(tree: FolderTree) -> str:
     endings = {name.lower().rpartition(".")[2] for name in tree.others}
     if "parquet" in endings:
         return "Parquet files are not read: write their images to files (docs/datasets.md), or to .tar shards"
-    if endings & {"zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "h5", "hdf5", "mat", "lmdb", "mdb", "tfrecord", "arrow"}:
+    if endings & {
+        "zip",
+        "gz",
+        "tgz",
+        "bz2",
+        "xz",
+        "7z",
+        "rar",
+        "h5",
+        "hdf5",
+        "mat",
+        "lmdb",
+        "mdb",
+        "tfrecord",
+        "arrow",
+    }:
         return f"no images here, but {passed_over(tree.others)}: unpack them first"
     found = passed_over(tree.others)
     return f"no images here{f', but {found}' if found else ''}"
@@ -159,7 +176,11 @@ def _two_readings(root: Path, readings: Sequence[str], names: Sequence[Sequence[
     """The error of a folder that can be read in two ways; ``names`` are the images of each way alone."""
     folders = [generic.common_folder(part) for part in names]
     apart = all(folders) and not lies_in(folders[0], folders[1]) and not lies_in(folders[1], folders[0])
-    give = f"give the folder of one of them, {root / folders[0]} or {root / folders[1]}" if apart else "take one of them out"
+    give = (
+        f"give the folder of one of them, {root / folders[0]} or {root / folders[1]}"
+        if apart
+        else "take one of them out"
+    )
     return DataError(f"{root}: is a mixture, it can be read {' or '.join(readings)}", f"{give}, {EVERYTHING}")
 
 
@@ -177,7 +198,7 @@ def _refuse_mixed(root: Path, first: Layout, others: Sequence[str], found: MapsF
         where = ", ".join(folder or "this folder" for folder in alone[:3])
         maps = f"as {len(photos):,} photographs and {len(looks):,} label maps (by content, of {where})"
         raise _two_readings(root, [maps, f"as {len(first.photographs):,} photographs"], [photos, looks])
-    if len(others) > STRAY * len(first.photographs):
+    if len(others) > max(1, STRAY * len(first.photographs)):
         more = f"as images, with {len(others):,} photographs elsewhere, such as {others[0]}"
         raise _two_readings(root, [f"as {first.phrase}", more], [first.photographs, others])
 

@@ -24,7 +24,9 @@ _BOX, _KEYPOINTS = re.compile(rb'"bbox"\s*:\s*\['), re.compile(rb'"keypoints"\s*
 _EMPTY = re.compile(rb'"annotations"\s*:\s*\[\s*\]')
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _SPLIT = re.compile(
-    r"(?<![a-z])(" + "|".join(sorted({n for names in SPLITS.values() for n in names}, key=len, reverse=True)) + r")(?![a-z])",
+    r"(?<![a-z])("
+    + "|".join(sorted({n for names in SPLITS.values() for n in names}, key=len, reverse=True))
+    + r")(?![a-z])",
     re.IGNORECASE,
 )
 _USUAL = ("annotations/instances_{split}2017.json", "{split}2017")

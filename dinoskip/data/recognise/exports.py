@@ -91,7 +91,9 @@ def yolo(tree: FolderTree, base: str) -> Layout | None:
             if _have_texts(tree, tree.images_in.get(place, ()), folder):
                 photos += tree.images_in[place]
     if photos:
-        return _layout("YOLO", base, photos, "images", ("labels/*.txt of five numbers", "images of their names"), _TO_COCO)
+        return _layout(
+            "YOLO", base, photos, "images", ("labels/*.txt of five numbers", "images of their names"), _TO_COCO
+        )
     beside = tree.images_in.get(base, ())
     if _have_texts(tree, beside, base):
         return _layout("YOLO", base, beside, "", ("texts of five numbers", "pictures of their names"), _TO_COCO)
@@ -154,18 +156,27 @@ def voc_beside(tree: FolderTree, base: str) -> Layout | None:
     return _layout("VOC's XMLs beside pictures", base, photos, "", ("an XML a picture", "root annotation"), advice)
 
 
+_IMAGENET = (
+    ("train", "val", "test"),
+    ("ILSVRC/Data/CLS-LOC/train", "ILSVRC/Data/CLS-LOC/val", "ILSVRC/Data/CLS-LOC/test"),
+    ("ILSVRC2012_img_train", "ILSVRC2012_img_val", "ILSVRC2012_img_test"),
+)
+"""Folders of ImageNet's splits as archives, Kaggle and older scripts leave them."""
+_CLASSES_OF_VAL = re.compile(r"devkit|val_solution|val(idation)?_ground_?truth|synset", re.IGNORECASE)
+
+
 def imagenet(tree: FolderTree, base: str) -> Layout | None:
     """Folders named by WordNet ids to train on, and a flat val whose classes a list has."""
-    for train, val in (("train", "val"), ("ILSVRC/Data/CLS-LOC/train", "ILSVRC/Data/CLS-LOC/val"),
-                       ("ILSVRC2012_img_train", "ILSVRC2012_img_val")):  # fmt: skip
+    for train, val, test in _IMAGENET:
         wnids = [name for name in tree.folders.get(join(base, train), ()) if _WNID.match(name)]
         flat = tree.images_in.get(join(base, val), ())
-        listed = any(re.search(r"devkit|val_solution|val_ground_?truth|validation_ground_truth|synset", name, re.I)
-                     for name in (*tree.names_in(base), *tree.folders.get(base, ()), *tree.names_in(join(base, val))))  # fmt: skip
-        if wnids and flat and listed:
-            photos = [*tree.below(join(base, train)), *flat]
+        beside = (*tree.names_in(base), *tree.folders.get(base, ()), *tree.names_in(join(base, val)))
+        if wnids and flat and any(map(_CLASSES_OF_VAL.search, beside)):
+            photos = [*tree.below(join(base, train)), *flat, *tree.below(join(base, test))]
             advice = "for classes sort val into folders as train's (PyTorch's valprep.sh does) and use kind folder"
-            return _layout("ImageNet with devkit", base, photos, f"{train}, {val}", ("wnid folders", "flat val"), advice)
+            return _layout(
+                "ImageNet with devkit", base, photos, f"{train}, {val}", ("wnid folders", "flat val"), advice
+            )
     return None
 
 
@@ -187,9 +198,7 @@ def davis_like(tree: FolderTree, base: str) -> Layout | None:
     return None
 
 
-def _layout(
-    name: str, base: str, photos: Sequence[str], shown: str, marks: tuple[str, ...], advice: str
-) -> Layout:
+def _layout(name: str, base: str, photos: Sequence[str], shown: str, marks: tuple[str, ...], advice: str) -> Layout:
     return Layout(name, base, None, tuple(photos), shown, marks, advice)
 
 

@@ -140,12 +140,16 @@ def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | 
 def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | None:
     """Splits with a folder for each class: every picture in one, two classes or more, no folder of label maps."""
     splits = {split: inner for inner in tree.folders.get(base, ()) if (split := split_of(inner)) is not None}
-    photos: list[str] = []
+    unlabelled = [inner for inner in tree.folders.get(base, ()) if inner.lower().startswith("unlabel")]
+    photos = [name for inner in unlabelled for name in tree.below(join(base, inner))]
     classes: set[str] = set()
-    for inner in splits.values():
+    for split, inner in splits.items():
         place = join(base, inner)
         if tree.images_in.get(place):
-            return None
+            if split != "test":
+                return None
+            photos += tree.below(place)  # its classes are not published
+            continue
         mine = [name for name in tree.folders.get(place, ()) if tree.has_images(join(place, name))]
         classes.update(mine)
         photos += tree.below(place)
@@ -172,7 +176,3 @@ def all_photographs(tree: FolderTree, found: MapsFound) -> Layout:
     """All images but label maps."""
     maps = found.names
     return Layout("images", "", None, tuple(name for name in tree.images if name not in maps))
-
-
-
-

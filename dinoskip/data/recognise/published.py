@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from dinoskip.data.recognise.reading import Layout
-from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
+from dinoskip.data.recognise.tree import join
 
 OTHER_ADE20K = "its masks number {} names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k"
 

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 
-
 @dataclass(frozen=True)
 class Layout:
     """A layout that was recognised in a folder, or one of several.
@@ -100,5 +99,3 @@ class FolderReading:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
-
-

@@ -15,14 +15,17 @@ _LABEL_WORDS = frozenset(
 )  # fmt: skip
 _IMAGE_WORDS = frozenset(
     {
-        "image", "images", "img", "imgs", "photo", "photos", "photographs", "picture", "pictures", "rgb", "jpeg", "jpegs",
-        "jpegimages", "jpg", "leftimg8bit", "rightimg8bit", "sat", "frames", "input", "inputs", "camera", "raw",
-        "original", "originals",
+        "image", "images", "img", "imgs", "photo", "photos", "photographs", "picture", "pictures", "rgb",
+        "jpeg", "jpegs", "jpegimages", "jpg", "leftimg8bit", "rightimg8bit", "sat", "frames", "input", "inputs", "camera",
+        "raw", "original", "originals",
     }
 )  # fmt: skip
 _IN_LABELS = frozenset(
-    {"trainval", "training", "validation", "valid", "test", "class", "classes", "object", "objects", "aug", "context", "ground", "truth", "map", "maps", "color", "colour",
-     "colors", "id", "ids", "train", "val", "new", "png", "fine", "coarse", "raw", "binary", "v"}
+    {
+        "trainval", "train", "training", "val", "valid", "validation", "test", "class", "classes", "object", "objects",
+        "aug", "context", "ground", "truth", "map", "maps", "color", "colour", "colors", "id", "ids", "new", "png",
+        "fine", "coarse", "raw", "binary", "v",
+    }
 )  # fmt: skip
 """Words that stand beside a word of labels in the name of their folder, as in SegmentationClassAug."""
 

@@ -42,7 +42,7 @@ class MasksConfig(TrainSubset, PairedMasks):
 
     def pair_folders(self, root: Path, split: str) -> PairFolders:
         """Return the folders of a split."""
-        return PairFolders(*(split_path(root, text, split) for text in (self.images, self.masks)))
+        return PairFolders(split_path(root, self.images, split), split_path(root, self.masks, split))
 
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.

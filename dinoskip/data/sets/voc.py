@@ -308,7 +308,7 @@ class VocConfig(DatasetKind):
         return labelled_by_largest_box(self.open_detection(root, split, faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The published splits of the labels that are there: without ``ImageSets/Main`` there are no boxes, for example.
+        """The published splits of the labels that are there: without ``ImageSets/Main``, for example, no boxes.
 
         Without trainval, boxes of train and val; trainaug, which many do without, only where its list is.
         """

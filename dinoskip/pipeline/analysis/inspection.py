@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
-from dinoskip.data.photographs import photographs_below
 from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised

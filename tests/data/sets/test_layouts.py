@@ -6,9 +6,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from dinoskip.data import DatasetConfig, check, open_labels
+from dinoskip.data.recognise.published import PUBLISHED
 from dinoskip.data.sets import KINDS, open_images
 from dinoskip.data.sets.labels import SEGMENTATION
-from dinoskip.data.recognise.published import PUBLISHED
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.errors import DataError
 
