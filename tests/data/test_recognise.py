@@ -16,6 +16,8 @@ from dinoskip.pipeline.look.study import dataset_of
 from tests.helpers import folders_people_have as made
 from tests.helpers.folders_people_have import LAYOUTS, Made, label_map, photo
 
+SHARED = Path(__file__).parents[3] / "shared"
+
 
 def read_as(root: Path, right: Made) -> FolderReading:
     """Recognise a folder; its photographs must be the right ones, and nothing is lost in counting."""
@@ -187,6 +189,47 @@ def test_a_folder_of_masks_alone(tmp_path: Path) -> None:
     reading = recognise(tmp_path / "drawings")
     assert len(reading.photographs) == 6, "drawings may be what is trained on"
     assert reading.noteworthy
+
+
+@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs ../shared/data")
+def test_no_photograph_is_taken_for_a_label_map() -> None:
+    """Real photographs are read as they are listed, and real label maps are told."""
+    for name in (
+        "imagenette_mini",
+        "coco_mini/train2017",
+        "coco_mini/val2017",
+        "voc_mini/VOCdevkit/VOC2012/JPEGImages",
+    ):
+        folder = SHARED / "data" / name
+        reading = recognise(folder)
+        assert reading.photographs == list_images(folder)
+        assert not reading.noteworthy
+    for name, (count, maps) in {"voc_mini": (252, 404), "ade_mini": (17, 17), "coco_mini": (176, 21)}.items():
+        reading = recognise(SHARED / "data" / name)
+        assert (len(reading.photographs), reading.maps, reading.others) == (count, maps, 0)
+
+
+@pytest.mark.skipif(not (SHARED / "cases").is_dir(), reason="needs ../shared/cases")
+@pytest.mark.parametrize(
+    ("case", "kind", "count", "maps"),
+    [
+        ("voc_as_photographs", "voc", 8, 16),
+        ("voc_masks_without_boxes", "voc", 4, 4),
+        ("coco_other_file_names/c", "coco", 2, 2),
+        ("coco_other_file_names", "coco", 2, 2),
+        ("extensions_passed_over", None, 10, 0),
+        ("one_tiny_image_pretrain", None, 49, 0),
+        ("one_tiny_image_tokencut", "coco_json", 4, 0),
+        ("ade20k_already_reduced", "ade20k", 12, 12),
+        ("boxes_upright_exif3/upright3", "coco_json", 4, 0),
+        ("masks_upright_exif3", "masks", 8, 8),
+        ("same_images_in_train_and_val", "folder", 32, 0),
+        ("byte_order_mark/voc", "voc", 4, 4),
+    ],
+)
+def test_shared_cases(case: str, kind: str | None, count: int, maps: int) -> None:
+    reading = recognise(SHARED / "cases" / case)
+    assert (reading.layout.kind, len(reading.photographs), reading.maps) == (kind, count, maps)
 
 
 def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:

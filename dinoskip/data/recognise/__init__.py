@@ -65,7 +65,7 @@ def recognise(root: Path) -> FolderReading:
 def _without_images(tree: FolderTree) -> str:
     endings = {name.lower().rpartition(".")[2] for name in tree.others}
     if "parquet" in endings:
-        return "Parquet files are not read: write their images to files (docs/datasets.md), or to .tar shards"
+        return "Parquet files are not read: write their images to files, or to .tar shards"
     if endings & {
         "zip",
         "gz",

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 
 _LABEL_WORDS = frozenset(
-    {
-        "mask", "masks", "label", "labels", "seg", "segs", "segmentation", "segmentations", "semantic", "semantics",
-        "annotation", "annotations", "ann", "anns", "gt", "gts", "groundtruth", "instance", "instances", "panoptic",
-        "depth", "depths", "disparity", "disparities", "normals", "trimap", "trimaps", "matte", "mattes", "labelmap",
-        "labelmaps", "labelids", "labeltrainids", "instanceids", "stuffthingmaps", "stuffthings", "gtfine", "gtcoarse",
-        "segmap", "segmaps", "saliency", "parts", "sem", "pixelwise",
-    }
-)  # fmt: skip
+    re.findall(
+        r"\w+",
+        """mask masks label labels seg segs segmentation segmentations semantic semantics annotation annotations ann
+        anns gt gts groundtruth instance instances panoptic depth depths disparity disparities normals trimap trimaps matte
+        mattes labelmap labelmaps labelids labeltrainids instanceids stuffthingmaps stuffthings gtfine gtcoarse segmap
+        segmaps saliency parts sem pixelwise""",
+    )
+)
 _IMAGE_WORDS = frozenset(
-    {
-        "image", "images", "img", "imgs", "photo", "photos", "photographs", "picture", "pictures", "rgb",
-        "jpeg", "jpegs", "jpegimages", "jpg", "leftimg8bit", "rightimg8bit", "sat", "frames", "input", "inputs", "camera",
-        "raw", "original", "originals",
-    }
-)  # fmt: skip
+    re.findall(
+        r"\w+",
+        """image images img imgs photo photos photographs picture pictures rgb jpeg jpegs jpegimages jpg leftimg8bit
+        rightimg8bit sat frames input inputs camera raw original originals""",
+    )
+)
 _IN_LABELS = frozenset(
-    {
-        "trainval", "train", "training", "val", "valid", "validation", "test", "class", "classes", "object", "objects",
-        "aug", "context", "ground", "truth", "map", "maps", "color", "colour", "colors", "id", "ids", "new", "png",
-        "fine", "coarse", "raw", "binary", "v",
-    }
-)  # fmt: skip
+    re.findall(
+        r"\w+",
+        """trainval train training val valid validation test class classes object objects aug context ground truth map
+        maps color colour colors id ids new png fine coarse raw binary v""",
+    )
+)
 """Words that stand beside a word of labels in the name of their folder, as in SegmentationClassAug."""
 
 SPLITS = {
