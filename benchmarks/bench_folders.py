@@ -4,8 +4,8 @@
 
 For each folder are printed the line that commands say of it, whether its photographs are all images as they are listed,
 and processor seconds; then, of at most so many of its images, evenly spread, how many are a photograph, a drawing, a
-label map ... by content alone, JPEGs too, and milliseconds an image with decoding. Of a folder of real photographs every
-label map is a false alarm, of a folder of label maps every photograph is one that is missed.
+label map ... by content alone, JPEGs too, and milliseconds an image with decoding. Of a folder of real photographs
+every label map is a false alarm, of a folder of label maps every photograph is one that is missed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def main() -> None:
         chosen, begin = spread(names, args.images), time.process_time()
         kinds = Counter(content_of_file(folder / name).kind for name in chosen)
         counted = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-        print(
-            f"  by content, {len(chosen):,}: {counted}; {1000 * (time.process_time() - begin) / len(chosen):.1f} ms each"
-        )
+        each = 1000 * (time.process_time() - begin) / len(chosen)
+        print(f"  by content, {len(chosen):,}: {counted}; {each:.1f} ms each")
 
 
 if __name__ == "__main__":

@@ -92,8 +92,11 @@ class FolderTree:
 
     @cached_property
     def bases(self) -> list[str]:
-        """Folders in which a data set may begin, nearest to the root first: at most :data:`DEEPEST` below it."""
-        near = [folder for folder in self.folders if depth(folder) <= DEEPEST]
+        """Folders in which a data set may begin, nearest to the root first: at most :data:`DEEPEST` below it.
+
+        They have folders or files that are no images: in a folder of a class nothing begins.
+        """
+        near = [f for f, inside in self.folders.items() if depth(f) <= DEEPEST and (inside or f in self.others_in)]
         return sorted(near, key=lambda folder: (depth(folder), folder))[:MOST_BASES]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _LABEL_WORDS = frozenset(
     re.findall(
         r"\w+",
-        """mask masks label labels seg segs segmentation segmentations semantic semantics annotation annotations ann
-        anns gt gts groundtruth instance instances panoptic depth depths disparity disparities normals trimap trimaps matte
-        mattes labelmap labelmaps labelids labeltrainids instanceids stuffthingmaps stuffthings gtfine gtcoarse segmap
-        segmaps saliency parts sem pixelwise""",
+        """mask masks label labels seg segs segmentation segmentations semantic semantics annotation
+        annotations ann anns gt gts groundtruth instance instances panoptic depth depths disparity
+        disparities normals trimap trimaps matte mattes labelmap labelmaps labelids labeltrainids
+        instanceids stuffthingmaps stuffthings gtfine gtcoarse segmap segmaps saliency parts sem pixelwise""",
     )
 )
 _IMAGE_WORDS = frozenset(
@@ -43,6 +44,7 @@ def words_of(name: str) -> list[str]:
     return re.findall(r"[a-z]+", divided.lower())
 
 
+@lru_cache(maxsize=1 << 16)
 def names_labels(name: str) -> bool:
     """Whether a folder or a suffix of this name is one of label maps: it has a word for them, and no foreign ones.
 
@@ -55,6 +57,7 @@ def names_labels(name: str) -> bool:
     return any(word in _LABEL_WORDS for word in words) and all(word in _LABEL_WORDS | _IN_LABELS for word in words)
 
 
+@lru_cache(maxsize=1 << 16)
 def names_images(name: str) -> bool:
     """Whether a folder or a suffix of this name is one of images, in one of its words; not if it has one of labels."""
     words = words_of(name)
