@@ -111,6 +111,66 @@ def test_pairs_by_an_ending(tmp_path: Path, suffix: str, ending: str) -> None:
     read_as(tmp_path, right)
 
 
+@pytest.mark.parametrize(("image", "depth"), [("rgb_{:05d}", "sync_depth_{:05d}"), ("{:04d}_colors", "{:04d}_depth")])
+@pytest.mark.parametrize("listed", [True, False])
+def test_depth_beside_its_picture(tmp_path: Path, image: str, depth: str, listed: bool) -> None:
+    names = [f"bath/{image.format(at)}.png" for at in range(6)]
+    lines = []
+    for at, name in enumerate(names):
+        photo(tmp_path / "train" / name, at)
+        label_map(tmp_path / "train" / "bath" / f"{depth.format(at)}.png", at, "depth")
+        lines.append(f"/{name} /bath/{depth.format(at)}.png 518.8\n")
+    if listed:
+        for split in ("train", "test"):
+            made.text(tmp_path / f"nyu_{split}.txt", "".join(lines))
+    reading = read_as(tmp_path, Made(frozenset(f"train/{name}" for name in names), 6))
+    assert reading.layout.kind == ("nyu" if listed else None)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("splits", [("train", "val"), ("train", "valid", "test"), ("val",)])
+def test_yolo_nested_either_way(tmp_path: Path, nested: bool, splits: tuple[str, ...]) -> None:
+    assert read_as(tmp_path, made.yolo(tmp_path, splits, nested=nested)).layout.name == "YOLO"
+
+
+@pytest.mark.parametrize("resolution", ["480p", "1080p", "Full-Resolution"])
+def test_videos_at_any_resolution(tmp_path: Path, resolution: str) -> None:
+    reading = read_as(tmp_path, made.davis(tmp_path, resolution=resolution))
+    assert reading.layout.kind == ("davis" if resolution == "480p" else None)
+
+
+def test_cityscapes_with_each_archive_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    right = made.cityscapes(tmp_path)
+    for name in ("leftImg8bit", "gtFine"):
+        (tmp_path / f"{name}_trainvaltest").mkdir()
+        (tmp_path / name).rename(tmp_path / f"{name}_trainvaltest" / name)
+    reading = recognise(tmp_path)
+    assert {name.removeprefix("leftImg8bit_trainvaltest/") for name in reading.photographs} == right.photographs
+    assert reading.maps == right.maps
+
+
+def test_trimaps_of_pets(tmp_path: Path) -> None:
+    for at in range(6):
+        photo(tmp_path / "images" / f"Abyssinian_{at}.jpg", at)
+        label_map(tmp_path / "annotations" / "trimaps" / f"Abyssinian_{at}.png", at, "L")
+        made.text(tmp_path / "annotations" / "xmls" / f"Abyssinian_{at}.xml", made.VOC_XML)
+    read_as(tmp_path, Made(frozenset(f"images/Abyssinian_{at}.jpg" for at in range(6)), 6))
+
+
+@pytest.mark.parametrize(
+    "names", [("with_mask", "without_mask"), ("mask", "no_mask"), ("gt", "suv"), ("parts", "whole")]
+)
+@pytest.mark.parametrize("ending", ["jpg", "png"])
+def test_classes_that_are_called_as_labels_are(tmp_path: Path, names: tuple[str, str], ending: str) -> None:
+    right = []
+    for number, name in enumerate((*names, *names)):
+        for at in range(4):
+            right.append(f"{'val' if number > 1 else 'train'}/{name}/{at}.{ending}")
+            photo(tmp_path / right[-1], 10 * number + at)
+    reading = read_as(tmp_path, Made(frozenset(right)))
+    assert reading.layout.kind == "folder"
+
+
 @pytest.mark.parametrize("inner", ["", "VOC2012", "VOC2007", "VOCdevkit/VOC2007", "mine", "data/VOC2010"])
 @pytest.mark.parametrize("boxes", [True, False])
 def test_voc_wherever_it_begins(tmp_path: Path, inner: str, boxes: bool) -> None:

@@ -172,9 +172,11 @@ def test_output_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_too_many_bad_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures(tmp_path / "images", 6)
-    (images / "001.png").write_bytes(b"not an image")
+    for name in ("001.png", "003.png"):  # one may be bad in any set
+        (images / name).write_bytes(b"not an image")
     line = failed(capsys, 3, "pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN)
     assert "001.png" in line
+    assert "003.png" in line
 
 
 def test_a_bad_training_image_is_replaced_counted_and_listed(tmp_path: Path) -> None:

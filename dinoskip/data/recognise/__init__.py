@@ -108,7 +108,7 @@ def _layouts(tree: FolderTree, found: MapsFound) -> list[Layout]:
     for base in tree.bases:
         if not any(lies_in(base, place) for place in claimed):
             published = published_in(tree, base)
-            if published is not None and not (masks_of_tools and published.kind == "voc"):
+            if published is not None and not (published.kind == "voc" and masks_of_tools):
                 add(_of_published(tree, base, published, found))
     add(generic.coco(tree, found.names))
     for layout in of_tools:
@@ -142,7 +142,10 @@ def _readable_masks(tree: FolderTree, layout: Layout) -> bool:
 
 def published_in(tree: FolderTree, base: str) -> PublishedLayout | None:
     """The first layout of the table of which all parts lie in a folder."""
-    return next((one for one in PUBLISHED if all(tree.has(base, part) for part in one.in_parts)), None)
+    found = next((one for one in PUBLISHED if all(tree.has(base, part) for part in one.in_parts)), None)
+    if found is not None and found.kind == "voc" and not tree.images_in.get(join(base, found.inner, "JPEGImages")):
+        return None  # videos have folders in JPEGImages
+    return found
 
 
 def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: MapsFound) -> Layout:
@@ -154,6 +157,9 @@ def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: Maps
     ]  # fmt: skip
     labels = frozenset(name for name in inside if one.not_images(stem_of(name)))
     photos = [name for name in inside if name not in found.names and name not in labels]
+    listed = generic.lists(tree, base, found.names) if one.kind == "nyu" else None
+    if listed is not None:
+        photos, labels = list(listed.photographs), listed.labels
     if one.kind == "voc":  # those of both years
         photos = [n for n in tree.images if lies_in(n, base) and "JPEGImages" in n.split("/")[:-1]]
     settings = None if one.kind is None else {"kind": one.kind}

@@ -15,6 +15,8 @@ from dinoskip.data.recognise.words import names_images, names_labels, split_of
 
 _LINES = 20  # of a list, evenly spread
 _MOST = 0.9  # of these lines name two files that are there
+_BEGIN = ("", "sync", "train", "official_splits/test", "test")
+"""Folders that the names of a list are relative to, below its own: those of NYU's as they are unpacked."""
 CLASSES_FILE = "classes.txt"
 
 
@@ -92,8 +94,11 @@ def _pairs_of(tree: FolderTree, base: str, text: str) -> list[tuple[str, str]]:
 
 def _both(tree: FolderTree, base: str, line: str) -> tuple[str, str] | None:
     words = re.split(r"[,;\s]+", line.strip())
-    named = [join(base, word.lstrip("/\\").replace("\\", "/")) for word in words[:2]]
-    return (named[0], named[1]) if len(named) == 2 and set(named) <= tree.image_names and named[0] != named[1] else None
+    for begin in _BEGIN:
+        named = [join(base, begin, word.lstrip("/\\").replace("\\", "/")) for word in words[:2]]
+        if len(named) == 2 and set(named) <= tree.image_names and named[0] != named[1]:
+            return named[0], named[1]
+    return None
 
 
 def pairs(tree: FolderTree, found: MapsFound) -> Layout | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from dinoskip.data.recognise.content import ImageContent
 from dinoskip.data.recognise.tree import stem_of
-from dinoskip.data.recognise.words import names_images, names_labels, without_role
+from dinoskip.data.recognise.words import leading_role, leads_to_labels, names_images, names_labels, without_role
 
 Look = Callable[[str], ImageContent]
 """Gives the content of an image by its name."""
@@ -119,7 +119,7 @@ def is_jpeg(name: str) -> bool:
 
 def _has_word(name: str) -> bool:
     *folders, last = name.split("/")
-    return any(map(names_labels, folders)) or bool(without_role(stem_of(last))[1])
+    return any(map(names_labels, folders)) or bool(without_role(stem_of(last))[1] or leading_role(stem_of(last)))
 
 
 def _groups(names: Sequence[str]) -> list[_Group]:
@@ -133,6 +133,8 @@ def _groups(names: Sequence[str]) -> list[_Group]:
         base, suffix = without_role(stem)
         if not suffix and (found := _APPENDED.search(stem)) and stem[: found.start()] in stems:
             base, suffix = stem[: found.start()], found[0]  # as CamVid's 0001_L beside 0001
+        leading = "" if suffix else leading_role(stem)
+        base, suffix = base[len(leading) :], f"{leading}*{suffix}" if leading else suffix
         roles = [(at, folder, (*folders[:at], *folders[at + 1 :])) for at, folder in enumerate(folders)]
         for at, value, around in [*roles, (-1, suffix + ending.lower(), tuple(folders))]:
             groups.setdefault((at, value), _Group((at, value))).names.append(name)
@@ -157,8 +159,10 @@ def _suspect(group: _Group) -> bool:
 
 
 def _suffix_word(value: str) -> str:
-    """The words of an ending such as ``_mask.png`` if they are of labels."""
+    """The words of an ending such as ``_mask.png``, or a beginning such as ``depth_*.png``, if they are of labels."""
     suffix = value.rpartition(".")[0]
+    if suffix.endswith("*"):
+        return suffix if leads_to_labels(suffix) else ""
     return suffix if suffix and names_labels(suffix) else ""
 
 

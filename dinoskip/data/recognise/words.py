@@ -84,6 +84,21 @@ def without_role(stem: str) -> tuple[str, str]:
     return base, stem[len(base) :]
 
 
+_LEADING = re.compile(r"([A-Za-z][A-Za-z_\-. ]*?)[_\-. ]?(?=[0-9])")
+
+
+def leading_role(stem: str) -> str:
+    """The words before a file's number if one of them is for labels or images: ``sync_depth_`` of sync_depth_00045."""
+    found = _LEADING.match(stem)
+    words = words_of(found[1]) if found else []
+    return found[0] if found and any(word in _LABEL_WORDS | _IMAGE_WORDS for word in words) else ""
+
+
+def leads_to_labels(prefix: str) -> bool:
+    """Whether the words before a file's number are of labels."""
+    return any(word in _LABEL_WORDS for word in words_of(prefix))
+
+
 def _is_role(word: str) -> bool:
     return names_labels(word) or names_images(word) or word.lower() in {"color", "colour", "rgb", "labeltrainids"}
 
