@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,20 @@ def test_two_in_one_folder_are_refused_with_both_readings(tmp_path: Path, name: 
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("one", LAYOUTS)
+@pytest.mark.parametrize("other", ["voc", "coco", "class folders", "pairs", "cvat images", "lists"])
+def test_two_merged_in_one_folder(tmp_path: Path, one: str, other: str) -> None:
+    """Refused, or all their photographs are taken: never a label map, and never a part of either."""
+    if {one, other} == {"class folders", "roboflow coco"}:
+        pytest.skip("their files cannot be told apart: a class folder mask lies in the split of the other")
+    photos: frozenset[str] = frozenset()
+    for name in (one, other):
+        with suppress(IsADirectoryError):
+            photos |= LAYOUTS[name][0](tmp_path).photographs
+    with suppress(DataError):
+        assert set(recognise(tmp_path).photographs) == photos
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in {"photographs", "lists"}])

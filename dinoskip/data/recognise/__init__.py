@@ -6,6 +6,7 @@ marks. Two layouts that take other photographs than each other are a mixture, wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -26,6 +27,7 @@ from dinoskip.images import read_mask
 
 __all__ = ["FolderReading", "Layout", "published_in", "recognise"]
 
+_OF_COCO = re.compile(r"(images/)?(train|val|test|unlabeled)20\d\d/")
 _TELLING = 5  # images that must have been looked at before their looks are said: drawings are among any few
 EVERYTHING = "or take every image as a photograph: everything=true of kind images, --everything of a command"
 
@@ -45,10 +47,11 @@ def recognise(root: Path) -> FolderReading:
     found = _maps_of(root, tree.images)
     layouts = _layouts(tree, found)
     first = layouts[0]
-    taken = set(first.photographs)
+    listed = set(first.photographs) - first.unlisted
     for other in layouts[1:]:
-        if not set(other.photographs) <= taken:
+        if not set(other.photographs) - other.unlisted <= listed:
             raise _mixture(root, first, other)
+    taken = set(first.photographs)
     rest = [name for name in tree.images if name not in taken]
     known = found.names | first.labels
     maps = {name for name in rest if name in known or _is_label_of(first, name)}
@@ -110,16 +113,19 @@ def _layouts(tree: FolderTree, found: MapsFound) -> list[Layout]:
             published = published_in(tree, base)
             if published is not None and not (published.kind == "voc" and masks_of_tools):
                 add(_of_published(tree, base, published, found))
-    add(generic.coco(tree, found.names))
-    for layout in of_tools:
+    for layout in generic.coco(tree, found.names):
         add(layout)
+    for layout in of_tools:
+        add(replace(layout, photographs=tuple(name for name in layout.photographs if name not in found.names)))
     for base in tree.bases:
         add(generic.lists(tree, base, found.names))
     if not layouts:
         add(generic.pairs(tree, found))
+    listed = set(layouts[0].photographs) - layouts[0].unlisted if layouts else set()
     for base in tree.bases:
-        if not any(lies_in(base, place) for place in claimed) or not layouts:
-            add(generic.class_folders(tree, base, found))
+        made = generic.class_folders(tree, base, found)
+        if made is not None and not set(made.photographs) <= listed:  # cities of Cityscapes are no classes
+            add(made)
     return layouts or [generic.all_photographs(tree, found)]
 
 
@@ -160,11 +166,16 @@ def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: Maps
     listed = generic.lists(tree, base, found.names) if one.kind == "nyu" else None
     if listed is not None:
         photos, labels = list(listed.photographs), listed.labels
+    of_coco = one.name.startswith("COCO") and not folders  # whose root people share with other sets
+    apart = [] if not of_coco else [name for name in photos if not _OF_COCO.match(name[len(base) :].lstrip("/"))]
     if one.kind == "voc":  # those of both years
         photos = [n for n in tree.images if lies_in(n, base) and "JPEGImages" in n.split("/")[:-1]]
     settings = None if one.kind is None else {"kind": one.kind}
     shown = ", ".join(one.photographs)
-    return Layout(one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice, labels=labels)
+    return Layout(
+        one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice,
+        labels=labels, unlisted=frozenset(apart),
+    )  # fmt: skip
 
 
 def _is_label_of(layout: Layout, name: str) -> bool:

@@ -50,10 +50,9 @@ class CocoFile:
         return with_split(self.json), with_split(self.images)
 
     @property
-    def split(self) -> str | None:
-        """The split that the JSON's path names, in its own word."""
-        found = _last_split(self.json)
-        return found[1].lower() if found else None
+    def root(self) -> str:
+        """The folder in which the JSON and the images of all splits lie."""
+        return root_of(self.templates)
 
 
 def _last_split(text: str) -> re.Match[str] | None:
@@ -135,6 +134,16 @@ def _folder_of(names: list[str], json: str, folders: Mapping[str, list[str]]) ->
     return min(enough, key=rank)
 
 
+def root_of(templates: tuple[str, str]) -> str:
+    """The folder in which a JSON and its images lie, above the folders of splits; '' is the root."""
+    shared = []
+    for parts in zip(*(path.split("/") for path in (templates[0].rpartition("/")[0], templates[1])), strict=False):
+        if len(set(parts)) > 1 or "{split}" in parts[0]:
+            break
+        shared.append(parts[0])
+    return "/".join(part for part in shared if part)
+
+
 def coco_settings(found: list[CocoFile]) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
     """Settings of the kind that reads these, the folder that is its root, and JSONs that could be meant as well.
 
@@ -161,8 +170,7 @@ def coco_settings(found: list[CocoFile]) -> tuple[dict[str, str], str, tuple[str
         relative = posixpath.relpath(json, base or ".")
         extra = {} if relative == "annotations.json" else {"annotations": relative}
         return {"kind": "coco_json", **extra}, base, also
-    root = posixpath.commonpath([json, images or "."]) if images else ""
-    root = root.partition("{split}")[0].rstrip("/")
+    root = root_of(first)
     inside = [path[len(root) + 1 :] if root else path for path in (json, images)]
     for prefix in ("", "images/"):  # as the published archives are unpacked, and as they are often moved
         if (inside[0], inside[1]) == (_USUAL[0], prefix + _USUAL[1]):

@@ -122,7 +122,8 @@ def cvat_masks(tree: FolderTree, base: str) -> Layout | None:
     if ":" not in tree.text(join(base, "labelmap.txt")):
         return None
     masks = [join(base, folder) for folder in labels]
-    photos = [n for n in tree.below(base) if not any(lies_in(n, folder) for folder in masks)]
+    pictures = join(base, "JPEGImages") if tree.has(base, "JPEGImages") else base
+    photos = [name for name in tree.below(pictures) if not any(lies_in(name, folder) for folder in masks)]
     advice = "its masks are colours: convert them to numbers (palette PNGs in the order of classes.txt) for kind voc"
     return _layout("CVAT masks", base, photos, "JPEGImages", ("labelmap.txt", "SegmentationClass"), advice)
 
@@ -133,8 +134,9 @@ def cvat_images(tree: FolderTree, base: str) -> Layout | None:
         return None
     begin = tree.text(join(base, "annotations.xml"))
     listed = {name.rpartition("/")[2] for name in re.findall(r'<image\s[^>]*?name="([^"]+)"', begin)}
-    photos = list(tree.below(base))
-    if "<annotations" not in begin or not any(name.rpartition("/")[2] in listed for name in photos):
+    named = [name for name in tree.below(base) if name.rpartition("/")[2] in listed]
+    photos = [name for folder in sorted({name.rpartition("/")[0] for name in named}) for name in tree.images_in[folder]]
+    if "<annotations" not in begin or not photos:
         return None
     return _layout("CVAT images", base, photos, "", ("annotations.xml", "names of pictures in it"), _TO_COCO)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from dinoskip.data.recognise.coco_files import coco_files, coco_name, coco_settings
+from dinoskip.data.recognise.coco_files import CocoFile, coco_files, coco_name, coco_settings
 from dinoskip.data.recognise.content import content_of_file
 from dinoskip.data.recognise.label_maps import MOSTLY, SAMPLE, MapGroup, MapsFound, spread
 from dinoskip.data.recognise.reading import Layout
@@ -20,26 +20,35 @@ _BEGIN = ("", "sync", "train", "official_splits/test", "test")
 CLASSES_FILE = "classes.txt"
 
 
-def coco(tree: FolderTree, maps: Collection[str]) -> Layout | None:
-    """JSONs with images, annotations and categories whose images are there; ``maps`` are not among the photographs."""
-    files = coco_files(tree)
+def coco(tree: FolderTree, maps: Collection[str]) -> list[Layout]:
+    """JSONs with images, annotations and categories whose images are there, a layout for each data set of them.
+
+    ``maps`` are not among the photographs.
+    """
+    sets: dict[str, list[CocoFile]] = {}
+    for one in sorted(coco_files(tree), key=lambda one: len(one.root)):
+        root = next((root for root in sets if lies_in(one.root, root)), one.root)
+        sets.setdefault(root, []).append(one)
+    return [made for files in sets.values() if (made := _coco_set(tree, files, maps)) is not None]
+
+
+def _coco_set(tree: FolderTree, files: list[CocoFile], maps: Collection[str]) -> Layout | None:
     made = coco_settings(files)
     if made is None:
         return None
     settings, root, also = made
     folders = {one.images for one in files}
     place = common_folder([*(f"{folder}/" for folder in folders), *(one.json for one in files)])
-    photos = [
-        name for name in tree.images
-        if name not in maps and lies_in(name, place)
-        and (any(lies_in(name, folder) for folder in folders) or not in_label_folder(name, place))
-    ]  # fmt: skip
+    below = [name for name in tree.images if name not in maps and lies_in(name, place)]
+    named = {name for name in below if any(lies_in(name, folder) for folder in folders)}
+    photos = tuple(name for name in below if name in named or not in_label_folder(name, place))  # unlabelled ones too
     if not photos:
         return None
     shown = ", ".join(sorted(folder for folder in folders if folder))
     marks = (files[0].json, "images that it names")
     advice = f"boxes could also be those of {', '.join(also)}" if also else ""
-    return Layout(coco_name(files), place, settings, tuple(photos), shown, marks, advice, root=root)
+    unlisted = frozenset(photos) - named
+    return Layout(coco_name(files), place, settings, photos, shown, marks, advice, root=root, unlisted=unlisted)
 
 
 def in_label_folder(name: str, place: str) -> bool:
@@ -144,7 +153,9 @@ def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | 
 
 def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | None:
     """Splits with a folder for each class: every picture in one, two classes or more, no folder of label maps."""
-    splits = {split: inner for inner in tree.folders.get(base, ()) if (split := split_of(inner)) is not None}
+    splits = {
+        split: inner for inner in tree.folders.get(base, ()) if (split := split_of(inner)) and not inner[-1].isdigit()
+    }
     unlabelled = [inner for inner in tree.folders.get(base, ()) if inner.lower().startswith("unlabel")]
     photos = [name for inner in unlabelled for name in tree.below(join(base, inner))]
     classes: set[str] = set()

@@ -23,6 +23,7 @@ class Layout:
         advice: what to do for its labels, where no kind reads them as they are.
         root: the root of the kind, relative to the folder looked at, where that is not ``place``.
         labels: names of images that by the layout are label maps, whatever else says so.
+        unlisted: those of the photographs that lie below it and that nothing of the layout names.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Layout:
     advice: str = ""
     root: str | None = None
     labels: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str | None:
