@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cores import available_cores
-from dinoskip.errors import DataError, WeightsError, first_line, translate_write_errors
+from dinoskip.errors import DataError, OutputInUse, WeightsError, first_line, translate_write_errors
 
 if TYPE_CHECKING:
     import torch
@@ -411,14 +411,14 @@ def _is_sha256(text: Any) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
-def _file_problem(path: Path, entry: Mapping[str, Any]) -> str | None:
-    """How a file differs from its entry in a manifest, or None."""
+def file_problem(path: Path, entry: Mapping[str, Any], *, contents: bool = True) -> str | None:
+    """How a file differs from its entry in a manifest, or None; without ``contents`` sizes alone are compared."""
     try:
         if not path.is_file():
             return f"{path}: missing"
         if path.stat().st_size != entry["bytes"]:
             return f"{path}: {path.stat().st_size} bytes, {entry['bytes']} expected"
-        if sha256_file(path) != entry["sha256"]:
+        if contents and sha256_file(path) != entry["sha256"]:
             return f"{path}: content differs from its recorded sha256"
     except OSError as error:
         return f"{path}: cannot be read: {error.strerror}"
@@ -431,11 +431,16 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
     Files in folders below that have a manifest of their own, which is verified where they are read (a feature store, a
     checkpoint), are left out unless ``inner``.
     """
-    directory = Path(directory)
     try:
-        files = read_manifest(directory).files
+        return list(differing_files(directory, inner=inner).values())
     except DataError as error:
         return [str(error)]
+
+
+def differing_files(directory: Path, *, inner: bool = True) -> dict[str, str]:
+    """As :func:`verify_manifest`, by the names of the files; :class:`DataError` if the manifest cannot be read."""
+    directory = Path(directory)
+    files = read_manifest(directory).files
     if not inner:
         published = {PurePosixPath(name).parent for name in files if PurePosixPath(name).name == MANIFEST}
         files = {
@@ -444,8 +449,8 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
             if PurePosixPath(name).name == MANIFEST or published.isdisjoint(PurePosixPath(name).parents)
         }
     with _hashing_threads() as pool:
-        problems = pool.map(lambda name: _file_problem(directory / name, files[name]), files)
-        return [problem for problem in problems if problem is not None]
+        problems = pool.map(lambda name: file_problem(directory / name, files[name]), files)
+        return {name: problem for name, problem in zip(files, problems, strict=True) if problem is not None}
 
 
 def verify_beside_manifest(path: Path) -> str | None:
@@ -456,13 +461,18 @@ def verify_beside_manifest(path: Path) -> str | None:
         entry = read_manifest(path.parent).files.get(path.name)
     except DataError as error:
         return str(error)
-    return None if entry is None else _file_problem(path, entry)
+    return None if entry is None else file_problem(path, entry)
 
 
-def publish_directory(temporary: Path, final: Path) -> None:
-    """Rename a finished directory (manifest written) into place; an existing ``final`` is set aside and removed."""
+def publish_directory(temporary: Path, final: Path, *, replace: bool = True) -> None:
+    """Rename a finished directory (manifest written) into place; an existing ``final`` is set aside and removed.
+
+    Unless it may ``replace`` what is there, :class:`OutputInUse` for a ``final`` that is not empty.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     with translate_write_errors(final):
+        if not replace and final.is_dir() and any(final.iterdir()):
+            raise OutputInUse(f"{final}: is there already, and is not replaced", "name another output, or remove it")
         if final.exists():
             aside = final.with_name(f"{TEMPORARY}old-{final.name}-{os.getpid()}")
             os.replace(final, aside)

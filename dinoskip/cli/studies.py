@@ -55,6 +55,14 @@ def _study_arguments(parser: Any, *, choose: bool = False) -> None:
         parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
 
 
+def _retrain_option(parser: Any) -> None:
+    parser.add_argument(
+        "--retrain",
+        action="store_true",
+        help="train again, in its place, a finished training that is damaged; without it, none is ever replaced",
+    )
+
+
 def add_commands(commands: Any) -> None:
     parser = command(
         commands,
@@ -65,10 +73,12 @@ def add_commands(commands: Any) -> None:
     )
     _study_arguments(parser, choose=True)
     accept_option(parser)
+    _retrain_option(parser)
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
     _study_arguments(parser)
     accept_option(parser)
+    _retrain_option(parser)
     parser.add_argument(
         "--assume-data",
         action="store_true",
@@ -103,7 +113,9 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     device = study.device if device == "auto" else device
     accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
-    return study, variants, study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
+    again = getattr(args, "retrain", False)
+    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept, retrain=again)
+    return study, variants, runner
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
@@ -113,6 +125,7 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
     else:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
         runner.progress(chosen)
+    graph.refuse_damaged(steps, chosen)
 
 
 def run(args: Args) -> int:
@@ -214,7 +227,7 @@ def status(args: Args) -> int:
         if state is not None:
             training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
-    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked", "damaged")}
     if args.json:
         print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
         return 0

@@ -7,13 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dinoskip.errors import DataError, translate_write_errors
 from dinoskip.files import (
     MANIFEST,
     TEMPORARY,
+    file_problem,
     find_below,
     hash_of_files,
     publish_directory,
@@ -43,6 +44,25 @@ LEFT_OUT = ("boards",)  # folders of side services, which may write there when a
 PARTIAL = ".partial-"
 RENAMED = ("features",)
 """Stages whose nodes had other names: their outputs of that time are found by their keys."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What stands at the place of an output.
+
+    ``output`` is its hash for other stages, as its manifest says it, None where nothing is published or no manifest can
+    be believed. ``damage`` has a line for every file that is not as published, ``changed`` one for every volatile file
+    (:data:`VOLATILE`), on which no other stage's result depends.
+    """
+
+    output: str | None = None
+    damage: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+def is_volatile(name: str) -> bool:
+    """Whether an output's hash leaves out the file of this relative name."""
+    return PurePosixPath(name).name in VOLATILE
 
 
 @dataclass(frozen=True)
@@ -89,20 +109,24 @@ class Artifacts:
 
     def find(self, node: str, key: str) -> str | None:
         """Output hash of a complete output with this key, else None. Sizes are checked, contents by ``verify``."""
+        standing = self.standing(node, key)
+        return None if standing.damage else standing.output
+
+    def standing(self, node: str, key: str, *, contents: bool = False) -> Standing:
+        """What stands where the output with this key is published; with ``contents``, all bytes are compared."""
         path = self.path(node, key)
-        if not (path / MANIFEST).is_file():
-            return None
+        if not (path / MANIFEST).exists() and ((path / RELEASED).is_file() or not _holds_anything(path)):
+            return Standing()
         try:
             manifest = read_manifest(path)
-        except DataError:
-            return None
+        except DataError as error:
+            return Standing(damage=(str(error),))
         if manifest.info.get("key") != key or manifest.hash != hash_of_files(manifest.files, VOLATILE):
-            return None
-        for name, entry in manifest.files.items():
-            file = path / name
-            if not file.is_file() or file.stat().st_size != entry["bytes"]:
-                return None
-        return str(manifest.info.get(AS, manifest.hash))
+            return Standing(damage=(f"{path / MANIFEST}: damaged: it is not that of this output",))
+        found = {name: file_problem(path / name, entry, contents=contents) for name, entry in manifest.files.items()}
+        damage = tuple(text for name, text in found.items() if text and not is_volatile(name))
+        changed = tuple(text for name, text in found.items() if text and is_volatile(name))
+        return Standing(str(manifest.info.get(AS, manifest.hash)), damage, changed)
 
     def release(self, node: str, key: str) -> None:
         """Remove the files of a complete output that is not needed any more; its hash and its time stay.
@@ -129,16 +153,17 @@ class Artifacts:
             return None
         return str(left["hash"]) if left.get("key") == key else None
 
-    def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
+    def publish(self, node: str, key: str, record: Record, info: dict[str, Any], *, replace: bool = True) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash.
 
-        It is that of an earlier output if ``info`` says :data:`AS` which.
+        It is that of an earlier output if ``info`` says :data:`AS` which. Unless it may ``replace`` one,
+        :class:`OutputInUse` if there is one already.
         """
         partial = self.partial(node, key)
         digest = write_manifest(
             partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
         )
-        publish_directory(partial, self.path(node, key))
+        publish_directory(partial, self.path(node, key), replace=replace)
         write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
         return str(info.get(AS, digest))
 
@@ -200,3 +225,7 @@ class Artifacts:
         """Published outputs that the current plan does not use, and what is left of those released."""
         there = set(self.published()) | {path.parent for path in self.root.rglob(RELEASED)}
         return sorted(path for path in there if path not in current)
+
+
+def _holds_anything(path: Path) -> bool:
+    return path.is_dir() and next(path.iterdir(), None) is not None

@@ -30,6 +30,7 @@ def study_runner(
     device: str = "auto",
     workers: int = 0,
     accept: Collection[str] | None = None,
+    retrain: bool = False,
 ) -> Runner:
     """What runs ``nodes``, some or all of the study's. Its page says what was found of the study's data.
 
@@ -47,7 +48,7 @@ def study_runner(
             if verdict.state == "said":
                 log.info("%s", verdict.line)
     of_data = [_with_verdicts(node, found) for node in nodes]
-    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted)
+    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain)
 
 
 def runner_of(
@@ -58,6 +59,7 @@ def runner_of(
     device: str = "auto",
     workers: int = 0,
     accepted: Sequence[str] = (),
+    retrain: bool = False,
 ) -> Runner:
     """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass."""
 
@@ -77,6 +79,7 @@ def runner_of(
         works=works,
         results=study.results,
         accepted=accepted,
+        retrain=retrain,
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from dinoskip.config import read_yaml
 from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, verify_manifest, write_bytes, write_text
+from dinoskip.files import MANIFEST, TEMPORARY, differing_files, publish_directory, write_bytes, write_text
 from dinoskip.locks import directory_lock
+from dinoskip.pipeline.artifacts import is_volatile
 from dinoskip.results import EvalResult, rows_csv, write_rows
 
 STUDY = "study.yaml"  # of a report: the settings that it was made by
@@ -67,7 +68,7 @@ def _say_replaced(standing: Path, fresh: Path) -> None:
 
 
 def _install(source: Path, final: Path) -> None:
-    problems = verify_manifest(source)
+    problems = [text for name, text in differing_files(source).items() if not is_volatile(name)]
     if problems:
         raise DataError(f"damaged output: {problems[0]}", f"remove {source}: the same command makes it again")
     fresh = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
