@@ -13,9 +13,9 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cores import available_cores
-from dinoskip.errors import DataError, OutputInUse, WeightsError, first_line, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, OutputInUse, WeightsError, first_line, translate_write_errors
 
 if TYPE_CHECKING:
     import torch
@@ -36,12 +36,7 @@ _START = 1024  # bytes of a file that tell text from weights; a pointer of Git L
 _PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
 """How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+_AWAY = "move it away, or name another output"
 
 
 def _fsync(path: Path) -> None:
@@ -54,26 +49,48 @@ def _fsync(path: Path) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success flush it, give it the umask's mode and rename it.
+    """Yield a temporary path beside ``path``; on success flush it, give it a new file's mode and rename it.
 
-    Raises :class:`DiskFull` when no space is left and :class:`ConfigError` when the place is not writable;
-    in every failure the temporary file is removed and an earlier ``path`` is untouched.
+    Raises :class:`DiskFull` when no space is left and :class:`ConfigError` when the place is not writable, and for a
+    ``path`` that is a link or no file: a link that the user gave is followed by :func:`dinoskip.output.followed`, any
+    other was put here by somebody. In every failure the temporary file is removed and an earlier ``path`` is untouched.
     """
     path = Path(path)
+    _refuse_unless_file(path)
     with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
+        mode = _create(temporary)
         try:
             yield temporary
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, mode)  # safetensors makes a file of its own, for its owner alone
             _fsync(temporary)
             os.replace(temporary, path)
             _fsync(path.parent)
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
+
+
+def _create(path: Path) -> int:
+    """Make an empty file that is not there yet; return its mode, which the system has made of the umask.
+
+    To ask for the umask is to set it, for all threads.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+
+
+def _refuse_unless_file(path: Path) -> None:
+    """:class:`ConfigError` for a link, a folder, a FIFO or a device in the place of a file that is to be written."""
+    with suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a link, which dinoskip did not make here" if stat.S_ISLNK(mode) else "there and no regular file"
+            raise ConfigError(f"{path}: is {what}", _AWAY)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -473,6 +490,10 @@ def publish_directory(temporary: Path, final: Path, *, replace: bool = True) -> 
     with translate_write_errors(final):
         if not replace and final.is_dir() and any(final.iterdir()):
             raise OutputInUse(f"{final}: is there already, and is not replaced", "name another output, or remove it")
+        if final.is_symlink():
+            raise ConfigError(
+                f"{final}: is a link, which dinoskip did not make here", "remove it, or name another output"
+            )
         if final.exists():
             aside = final.with_name(f"{TEMPORARY}old-{final.name}-{os.getpid()}")
             os.replace(final, aside)

@@ -7,6 +7,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.output import given_file
 
 _WAYS = ("mean", "mean_kept", "rasa", "insid3")  # the choices of eval.tokencut.treatments.Positions but keep
 
@@ -43,6 +44,7 @@ def cuts(args: Args) -> int:
     out, taus = Path(args.out), _taus(args.tau)
     if out.suffix not in {".png", ".pdf"}:
         raise ConfigError(f"--out {out}: ends neither in .png nor in .pdf")
+    out = given_file(out)
     positions = _positions(args.positions if args.positions is not None else "mean" if args.images else "")
     images = Path(args.images) if args.images else None
     facets = facets_of(args.facet)

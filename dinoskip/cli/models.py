@@ -9,6 +9,7 @@ from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_tabl
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
+from dinoskip.output import Output, given_file, given_folder
 from dinoskip.results import normalisation_of
 from dinoskip.specs import run_weights, split_spec
 from dinoskip.vit_config import SHAPES, timm_name
@@ -123,22 +124,23 @@ def convert(args: Args) -> int:
     from dinoskip.models import save_timm_folder, save_weights  # torch, as below
     from dinoskip.models.transformers_layout import save_transformers_folder
 
-    out = Path(args.out)
+    out = given_file(args.out) if Path(args.out).suffix in _FILES else given_folder(args.out)
     if args.rows and (out.suffix in _FILES or args.layout != "timm"):
         raise ConfigError("--rows: is for the model card, which a folder of --layout timm has")
     if out.suffix in _PROGRAMS:
         _save_program(args, out)
     elif out.suffix == ".safetensors":
         save_weights(out, *_weights_of(args.spec))
-    elif args.layout == "transformers":
-        state, config, _ = _weights_of(args.spec)
-        save_transformers_folder(out, state, config)
     else:
         state, config, info = _weights_of(args.spec)
-        card = _card(args, out.name, state, config, info)
-        save_timm_folder(out, state, config, info)
-        write_text(out / "README.md", card)
-    print(out)
+        with Output(out, "models convert").filled() as folder:
+            if args.layout == "transformers":
+                save_transformers_folder(folder, state, config)
+            else:
+                card = _card(args, out.name, state, config, info)
+                save_timm_folder(folder, state, config, info)
+                write_text(folder / "README.md", card)
+    print(args.out)
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
+from dinoskip.output import Output, given_folder
 
 if TYPE_CHECKING:
     from visualize.board.ranking import BoardTable
@@ -59,7 +60,7 @@ def add_commands(commands: Any) -> None:
 def paper(args: Args) -> int:
     from dinoskip.pipeline.report.paper import write_paper  # torch
 
-    out = Path(args.out)
+    out = given_folder(args.out)
     cells = write_paper([Path(folder) for folder in args.study], out)
     page = (out / "index.html").resolve()
     if args.json:
@@ -72,10 +73,12 @@ def paper(args: Args) -> int:
 
 
 def board(args: Args) -> int:
-    from visualize.board import make_board, read_sources, write_board  # numpy, scipy
+    from visualize.board import BOARD_FILES, make_board, read_sources, write_board  # numpy, scipy
 
+    out = given_folder(args.out)
+    Output(out, "board").refuse_foreign(BOARD_FILES)
     ranked = make_board(read_sources(args.rows))
-    page = write_board(ranked, Path(args.out), args.title)
+    page = write_board(ranked, out, args.title)
     if args.json:
         tables = [{"measure": table.label, **table.setting, "lines": _ranks(table)} for table in ranked.tables]
         refused = [{"measure": pair.label, "differs": dict(pair.differs)} for pair in ranked.refused]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.files import read_json, write_text
+from dinoskip.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.records import read_records
@@ -112,12 +113,18 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
     return publish_results(runner.results, rows, {name: runner.output(name) for name in pages})
 
 
+def rows_file(given: str) -> Path:
+    """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
+    head = rows_csv([]).splitlines()[0].encode()
+    return given_file(given, lambda path: path.read_bytes()[: len(head)] == head)
+
+
 def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:
     """Bring rows and pages to the top of the study's folder, print the numbers, then where all is."""
     rows = rows_of(runner)
     written = publish(runner, rows, pages)
     if csv:
-        write_text(Path(csv), rows_csv(rows))
+        write_text(rows_file(csv), rows_csv(rows))
     if as_json:
         print_json([row.plain() for row in rows])
         return

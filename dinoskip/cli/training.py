@@ -21,6 +21,7 @@ from dinoskip.data.sets import FolderConfig
 from dinoskip.data.shards import open_source
 from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
+from dinoskip.output import given_folder
 from dinoskip.pipeline.leaks import common_verdicts
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised_config import SupervisedJob
@@ -95,7 +96,8 @@ def pretrain(args: Args) -> int:
     if args.online_knn and not job.pretrain.online_every:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
-    final = train(job, open_source(args.data), Path(args.out), allow=args.allow_change, **computing)
+    out = given_folder(args.out, filter(None, (args.data, args.online_knn)))
+    final = train(job, open_source(args.data), out, allow=args.allow_change, **computing)
     if is_main():
         print(final)
     return 0
@@ -116,7 +118,8 @@ def supervise(args: Args) -> int:
         for line in settle(common_verdicts(train, val, root), args.accept):
             log.warning("accepted: %s", line)
     computing = {"device": args.device, "workers": args.workers}
-    final = train_classifier(job, train, val, args.out, allow=args.allow_change, **computing)
+    out = given_folder(args.out, filter(None, (args.data, args.val)))
+    final = train_classifier(job, train, val, out, allow=args.allow_change, **computing)
     if is_main():
         print(final)
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import time
 import zlib
@@ -23,11 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.console import human_bytes
-from dinoskip.errors import DataError, DinoskipError, DiskFull, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
-from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
+from dinoskip.files import (
+    TEMPORARY,
+    canonical_json,
+    publish_directory,
+    read_json,
+    write_json,
+    write_manifest,
+    write_text,
+)
+from dinoskip.output import refuse_links_in, remove
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 SUM_BYTES = 4  # of a journal's entry for a batch
@@ -100,11 +110,8 @@ def _matches(work: Path, plan: ExportPlan) -> bool:
 
 def _begin(work: Path, plan: ExportPlan) -> None:
     store = work / "store"
+    discard(work)
     with translate_write_errors(work):
-        (work / "state.json").unlink(missing_ok=True)
-        for journal in work.glob("journal-*"):
-            journal.unlink()
-        shutil.rmtree(store, ignore_errors=True)
         free = free_bytes(work)
         if plan.nbytes > free:
             raise DiskFull(
@@ -171,7 +178,7 @@ class StoreWriter:
         places = {name: locate_array(self.store, name) for name in plan.arrays}
         self._files: dict[str, _RowFile] = {}
         with translate_write_errors(work):
-            self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
+            self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             for name, place in places.items():
                 self._files[name] = _RowFile(place)
         largest_first = sorted(places, key=lambda name: -places[name].path.stat().st_size)
@@ -272,9 +279,14 @@ class StoreWriter:
 
 
 def discard(work: Path) -> None:
-    """Remove a working directory, all but its lock (the holder removes that)."""
-    for path in work.iterdir() if work.is_dir() else ():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != ".lock":
-            path.unlink(missing_ok=True)
+    """Remove what an export made in its working directory, the state first; the lock's holder removes that."""
+    for path in (work / "state.json", *work.glob("journal-*"), work / "store"):
+        remove(path)
+
+
+def refuse_foreign(work: Path) -> None:
+    """:class:`ConfigError` for a working directory that is a link, or in which is what no export makes."""
+    refuse_links_in(work)
+    for path in sorted(work.iterdir()) if work.is_dir() else ():
+        if not re.fullmatch(rf"state\.json|store|journal-\d+|\.lock.*|{re.escape(TEMPORARY)}.*", path.name):
+            raise ConfigError(f"{path}: no export has made this in its working folder", "move it away")

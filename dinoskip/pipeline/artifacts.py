@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dinoskip.errors import DataError, translate_write_errors
+from dinoskip.errors import DataError
 from dinoskip.files import (
     MANIFEST,
-    TEMPORARY,
     file_problem,
     find_below,
     hash_of_files,
@@ -23,6 +19,7 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
+from dinoskip.output import own_folder, refuse_links_in, remove, remove_aside
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
@@ -135,12 +132,10 @@ class Artifacts:
         """
         path, output = self.path(node, key), self.find(node, key)
         write_json(path / RELEASED, {"key": key, "node": node, "hash": output})
-        (path / MANIFEST).unlink()
+        remove(path / MANIFEST)
         for left in path.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name not in {RELEASED, TIMING}:
-                left.unlink()
+            if left.is_dir() or left.name not in {RELEASED, TIMING}:
+                remove(left)
 
     def released(self, node: str, key: str) -> str | None:
         """Output hash of an output with this key whose files were removed after use, else None."""
@@ -193,16 +188,14 @@ class Artifacts:
     def fresh_partial(self, node: str, key: str, *, keep: bool) -> Path:
         """The partial directory, a new one unless the stage can resume (``keep``).
 
-        An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output.
+        An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output. Raises
+        :class:`ConfigError` for a link in its place, or in one that is kept.
         """
         partial = self.partial(node, key)
+        refuse_links_in(partial)
         if not keep and partial.exists():
-            aside = partial.with_name(f"{TEMPORARY}old-{partial.name}-{time.time_ns()}")
-            with translate_write_errors(partial):
-                os.replace(partial, aside)
-            shutil.rmtree(aside, ignore_errors=True)
-        partial.mkdir(parents=True, exist_ok=True)
-        return partial
+            remove_aside(partial, "old")
+        return own_folder(partial)
 
     def published(self) -> Iterator[Path]:
         """Directories of all published outputs of the study."""

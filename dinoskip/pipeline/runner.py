@@ -16,6 +16,7 @@ from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import differing_files, hash_of, write_json, write_marks
 from dinoskip.locks import directory_lock
+from dinoskip.output import refuse_link
 from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts, is_volatile
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
@@ -43,18 +44,19 @@ class Runner:
         results: Path | None = None,
         accepted: Sequence[str] = (),
         retrain: bool = False,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
         doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
-        finished training that is damaged trained again, in its place.
+        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written.
         """
         self.study, self.works, self.results = study, works, results or study
         self.artifacts = Artifacts(study)
         trainings = {name for name, stage in stages.items() if stage.trains}
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages), trainings=trainings, retrain=retrain)
-        self.stages = stages
+        self.stages, self.look = stages, look
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers, self.accepted = device, workers, list(accepted)
         self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
@@ -96,6 +98,9 @@ class Runner:
         """:meth:`run` on rank 0, which lets the others go at the end, unless they have left with it."""
         self.together = False
         try:
+            for name in ("stages", "records", RUNNING):
+                refuse_link(self.study / name)
+            self.look()
             with at_work(self.study):
                 return self._all(chosen)
         finally:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from dinoskip.console import log
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.output import given_folder
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.leaks import verdicts
 from dinoskip.pipeline.progress import Work
+from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
@@ -41,6 +43,8 @@ def study_runner(
     found = verdicts(study)
     accepted: list[str] = []
     if accept is not None:
+        for place in dict.fromkeys((study.directory, study.results)):
+            given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
         accepted = settle(found, {*study.accept, *accept})
         for line in accepted:
             log.warning("accepted: %s", line)
@@ -80,6 +84,7 @@ def runner_of(
         results=study.results,
         accepted=accepted,
         retrain=retrain,
+        look=lambda: refuse_foreign(study.results),
     )
 
 

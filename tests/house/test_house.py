@@ -19,6 +19,7 @@ LEAVES = {
     "__version__",
     "errors",
     "files",
+    "output",
     "locks",
     "config",
     "cores",
@@ -191,6 +192,24 @@ def test_one_place_decodes_and_one_opens_weights() -> None:
             assert called.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
         assert called.isdisjoint({"eval", "exec"}), name
         assert "shell" not in {keyword.arg for node in calls for keyword in node.keywords}, name
+
+
+DELETES = {
+    "shutil.rmtree", "shutil.move", "os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.replace", "os.rename",
+    "os.renames",
+}  # fmt: skip
+MAY_DELETE = ("dinoskip/output.py", "dinoskip/files.py", "dinoskip/locks.py")
+
+
+def test_one_place_deletes_and_replaces() -> None:
+    """What is not ours is refused there: a link in the place of a working folder emptied another's folder."""
+    for path in SOURCES:
+        if (name := path.relative_to(ROOT).as_posix()) in MAY_DELETE:
+            continue
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                assert ast.unparse(node.func) not in DELETES, f"{name}:{node.lineno}"
+                assert node.func.attr not in {"unlink", "rmdir"}, f"{name}:{node.lineno}"
 
 
 def _requirement(line: str) -> tuple[str, str]:
