@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dinoskip.errors import translate_write_errors
+from dinoskip.files import read_text, write_text
 
+MAX_LOG = 2**30  # bytes of a metrics.jsonl that is read: a row of 1 kB at each of a million steps
 log = logging.getLogger("dinoskip")
 
 
@@ -125,8 +127,6 @@ class MetricsLog:
         self.path = Path(path)
         if resume_step is not None and self.path.exists():
             rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resume_step]
-            from dinoskip.files import write_text  # which logs, too
-
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         with translate_write_errors(self.path):
             self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
@@ -148,7 +148,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(read_text(path, MAX_LOG).splitlines(), start=1):
         try:
             row = json.loads(line)
         except ValueError:

@@ -139,6 +139,17 @@ def read_regular(path: Path, limit: int, *, whole: bool = True) -> bytes:
     return content[:limit]
 
 
+def read_text(path: Path, limit: int = MAX_JSON) -> str:
+    """The text of a regular file; bytes that are no UTF-8 become U+FFFD. Raises as :func:`read_regular`."""
+    return read_regular(path, limit).decode(errors="replace")
+
+
+def is_zip(path: Path) -> bool:
+    """Whether a regular file is a zip archive; :class:`DataError` for a FIFO, a device or a folder."""
+    with open_regular(path) as stream:
+        return zipfile.is_zipfile(stream)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON of at most 256 MiB; a missing or damaged file is a one-line :class:`DataError`."""
     try:
@@ -179,8 +190,8 @@ def sha256_bytes(content: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the hex sha256 of a file's content."""
-    with open(path, "rb") as stream:
+    """Return the hex sha256 of a file's content; :class:`DataError` for a FIFO, a device or a folder."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -290,7 +301,7 @@ def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:
     _require_regular(path)
     try:
         if shapes_only:
-            return torch.load(path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path))
+            return torch.load(path, map_location="meta", weights_only=True, mmap=is_zip(path))
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.files import read_json, write_text
+from dinoskip.files import read_json, read_regular, write_text
 from dinoskip.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
@@ -116,7 +116,7 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
 def rows_file(given: str) -> Path:
     """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
     head = rows_csv([]).splitlines()[0].encode()
-    return given_file(given, lambda path: path.read_bytes()[: len(head)] == head)
+    return given_file(given, lambda path: read_regular(path, len(head), whole=False) == head)
 
 
 def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:

@@ -31,8 +31,10 @@ from dinoskip.features.store import DESCRIPTION
 from dinoskip.files import (
     TEMPORARY,
     canonical_json,
+    open_regular,
     publish_directory,
     read_json,
+    read_regular,
     write_json,
     write_manifest,
     write_text,
@@ -70,7 +72,7 @@ def prepare(work: Path, plan: ExportPlan) -> bytearray:
         _begin(work, plan)
     places = {name: locate_array(work / "store", name) for name in plan.arrays}
     for journal in work.glob("journal-*"):
-        content = journal.read_bytes()
+        content = read_regular(journal, SUM_BYTES * len(done))
         recorded = np.frombuffer(content[: len(content) // SUM_BYTES * SUM_BYTES], "<u4")[: len(done)]
         for batch in np.flatnonzero(recorded).tolist():
             done[batch] |= recorded[batch] == _sum_on_disk(places, plan, batch)
@@ -130,7 +132,7 @@ class _RowFile:
         self.place = place
         # Never opened for reading: a network file system could then write back more of a page than our rows.
         self.handle = os.open(place.path, os.O_WRONLY)
-        with open(place.path, "rb") as stream:
+        with open_regular(place.path) as stream:
             self._hash = hashlib.sha256(stream.read(place.start))
         self._hashed = place.start  # bytes of the file, from its beginning, that are in the hash
 
@@ -157,7 +159,7 @@ class _RowFile:
         """The hash of the whole file, of which is read what could not be hashed on the way."""
         digest = self._hash.copy()
         try:
-            with open(self.place.path, "rb") as stream:
+            with open_regular(self.place.path) as stream:
                 stream.seek(self._hashed)
                 while part := stream.read(CHUNK_BYTES):
                     digest.update(part)

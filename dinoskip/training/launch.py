@@ -22,7 +22,7 @@ from pydantic import Field, StringConstraints
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, Preempted
-from dinoskip.files import MANIFEST, find_below, read_json, write_json, write_text
+from dinoskip.files import MANIFEST, MAX_JSON, find_below, read_json, read_regular, write_json, write_text
 from dinoskip.output import own_folder
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
@@ -143,7 +143,7 @@ def progress_of(output: Path) -> JobProgress:
     return JobProgress(
         steps=sum(saved.values()),
         stages=len(done),
-        batches=sum(_exported(path.read_bytes()) for path in find_below(output, "journal-*")),
+        batches=sum(_exported(read_regular(path, MAX_JSON)) for path in find_below(output, "journal-*")),
     )
 
 

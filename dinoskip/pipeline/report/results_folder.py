@@ -10,7 +10,7 @@ from pathlib import Path
 from dinoskip.config import read_yaml
 from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.files import MANIFEST, differing_files, write_bytes, write_text
+from dinoskip.files import MANIFEST, MAX_JSON, differing_files, read_regular, read_text, write_bytes, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.output import Output, given_file, own_folder, remove_temporaries
 from dinoskip.pipeline.artifacts import is_volatile
@@ -69,7 +69,7 @@ def _of_earlier_versions(study: Path) -> list[str]:
     front = study / "index.html"
     pages = [name for name in PAGES if (study / name / "index.html").is_file()]
     ours = [name for name in ("rows.json", "rows.csv") if (study / name).is_file()]
-    known = front.is_file() and front.read_bytes() in [_FRONT.format(page=f"{n}/index.html").encode() for n in PAGES]
+    known = front.is_file() and read_text(front) in [_FRONT.format(page=f"{n}/index.html") for n in PAGES]
     return [*pages, *ours, *(["index.html"] if known else [])]
 
 
@@ -109,7 +109,7 @@ def markdown_file(text: str) -> Path:
 
 def _is_report(path: Path) -> bool:
     """Whether a Markdown file is a copied report: it has the marks of one, as those of earlier versions have."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path)
     return _REPORT in text or ("<details><summary>" in text and "## Numbers" in text)
 
 
@@ -119,10 +119,10 @@ def copy_markdown(report: Path, to: Path) -> list[Path]:
     ``docs/results/study.md`` has its pictures in ``docs/results/study/``; none of them is a photograph. Returns the
     files written.
     """
-    text = (report / "report.md").read_text(encoding="utf-8")
+    text = read_text(report / "report.md")
     names = list(dict.fromkeys(_PICTURE.findall(text)))
     pictures = [to.with_suffix("") / name for name in names]
     for picture in pictures:
-        write_bytes(own_folder(picture.parent) / picture.name, (report / "img" / picture.name).read_bytes())
+        write_bytes(own_folder(picture.parent) / picture.name, read_regular(report / "img" / picture.name, MAX_JSON))
     write_text(to, _PICTURE.sub(lambda match: f"]({to.stem}/{match[1]})", text) + f"\n{_REPORT}\n")
     return [to, *pictures]
