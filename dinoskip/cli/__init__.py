@@ -120,7 +120,7 @@ def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 
 def _report(error: DinoskipError) -> int:
     for line in error.problems:
-        print(f"error: {line}", file=sys.stderr)
+        console.say(f"error: {line}", error=True)
     return error.exit_code
 
 
@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Terminated:
         return _report(Preempted("stopped by a signal; run the same command again to continue"))
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to continue", file=sys.stderr)
+        console.say("interrupted; run the same command again to continue", error=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

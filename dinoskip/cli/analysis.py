@@ -7,6 +7,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, json_option, print_json
 from dinoskip.config import RawConfig, validate
+from dinoskip.console import say
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
@@ -62,7 +63,7 @@ def analyze(args: Args) -> int:
     if args.json:
         print_json(result.plain())
     else:
-        print(as_text(result))
+        say(*as_text(result).split("\n"))
     return 0
 
 
@@ -87,7 +88,8 @@ def _along_the_dial(args: Args) -> int:
     if args.json:
         print_json({"dial": [{**asdict(row), "product": product} for row, product in zip(rows, products, strict=True)]})
     else:
-        print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips", products))
+        title = "signal propagation at initialisation, by start and weight of the skips"
+        say(*signal_text(rows, title, products).split("\n"))
     return 0
 
 
@@ -131,7 +133,7 @@ def _on_photographs(args: Args) -> int:
     if args.json:
         print_json(report)
     else:
-        print(inspection.inside_text(result, scores))
+        say(*inspection.inside_text(result, scores).split("\n"))
     return 0
 
 

@@ -25,6 +25,7 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude, rows_file
 from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.console import say
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
@@ -138,7 +139,7 @@ def convert_features(args: Args) -> int:
     from dinoskip.features.convert import SAVE, facets_of  # torch
 
     SAVE[args.to](facets_of(args.store, args.facet), given_folder(args.out, [args.store]))
-    print(args.out)
+    say(args.out)
     return 0
 
 
@@ -166,7 +167,7 @@ def export_features(args: Args) -> int:
             here=here,
         )
     if here.is_main:
-        print(args.out)
+        say(args.out)
     return 0
 
 

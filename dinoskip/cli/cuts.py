@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
+from dinoskip.console import say
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.output import given_file
 
@@ -56,8 +57,8 @@ def cuts(args: Args) -> int:
     shown = [{**cut, "box": cut["box"] if cut["is_cut"] else "no cut"} for cut in result["cuts"]]
     print_table([tuple(_cell(cut[column]) for column in columns) for cut in shown], columns)
     if result["agreement"] is not None:
-        print(f"the cuts that there are agree with each other by IoU {result['agreement']:.2f} on average")
-    print(f"figure: {out.resolve()}")
+        say(f"the cuts that there are agree with each other by IoU {result['agreement']:.2f} on average")
+    say(f"figure: {out.resolve()}")
     return 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_table
-from dinoskip.console import log
+from dinoskip.console import log, say
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
 from dinoskip.output import Output, given_file, given_folder
@@ -140,7 +140,7 @@ def convert(args: Args) -> int:
                 card = _card(args, out.name, state, config, info)
                 save_timm_folder(folder, state, config, info)
                 write_text(folder / "README.md", card)
-    print(args.out)
+    say(args.out)
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
+from dinoskip.console import say
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.files import read_json, read_regular, write_text
 from dinoskip.output import given_file
@@ -69,9 +70,9 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
         for benchmark, models in last_epochs(by_model).items():
             blocks = dict.fromkeys(block for by_block in models.values() for block in by_block)
             lines = [[block, *(_shown(by_block.get(block)) for by_block in models.values())] for block in blocks]
-            print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
+            say(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
-            print()
+            say()
     records = {row: kept for out in runner.published().values() for row, kept in read_records(out).items()}
     scores = Scores(by_model, records)
     chosen: list[tuple[str, ...]] = []
@@ -92,7 +93,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     if chosen:
         print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
     if failed:
-        print(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
+        say(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
 
 
 def _read_at(benchmark: Benchmark, rows: Rows) -> str:
@@ -131,6 +132,6 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         for line in outliers_said(read_json(gallery / "outliers.json")):
-            print(line)
+            say(line)
     for path in written:
-        print(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")
+        say(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -17,7 +17,7 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
-from dinoskip.console import duration, log
+from dinoskip.console import duration, log, say
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import find_below, read_json
@@ -182,14 +182,14 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         return 0
     print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
     rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
-    print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
+    say(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     asked = study.evaluate.precision
     auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""
-    print(f"Frozen networks compute in {study.precision}{auto}")
-    print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
+    say(f"Frozen networks compute in {study.precision}{auto}")
+    say(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
-        print(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
+        say(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
     return 0
 
 
@@ -231,9 +231,9 @@ def status(args: Args) -> int:
     if args.json:
         print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
         return 0
-    print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
+    say(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
     for name, state in training.items():
-        print(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
+        say(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
     if rows:
         print_rows(rows)
     return 0
@@ -247,10 +247,10 @@ def gc(args: Args) -> int:
     works = cleaning.unfinished(runner.artifacts, runner.continued())
     if not args.json:
         for path in unused:
-            print(path)
+            say(path)
         for work in works:
             use = "" if work.user is None else f", in use: {work.user}"
-            print(f"{work.path}  unfinished, {duration(work.seconds)} old{use}")
+            say(f"{work.path}  unfinished, {duration(work.seconds)} old{use}")
     if (args.delete or args.delete_unfinished) and pending:
         raise ConfigError(
             f"{study.directory}: {len(pending)} stages are not finished, so what they may need is not known",

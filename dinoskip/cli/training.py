@@ -15,7 +15,7 @@ from dinoskip.cli.arguments import (
     recipe_source,
 )
 from dinoskip.config import validate
-from dinoskip.console import log
+from dinoskip.console import log, say
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import FolderConfig
 from dinoskip.data.shards import open_source
@@ -99,7 +99,7 @@ def pretrain(args: Args) -> int:
     out = given_folder(args.out, filter(None, (args.data, args.online_knn)))
     final = train(job, open_source(args.data), out, allow=args.allow_change, **computing)
     if is_main():
-        print(final)
+        say(final)
     return 0
 
 
@@ -121,5 +121,5 @@ def supervise(args: Args) -> int:
     out = given_folder(args.out, filter(None, (args.data, args.val)))
     final = train_classifier(job, train, val, out, allow=args.allow_change, **computing)
     if is_main():
-        print(final)
+        say(final)
     return 0

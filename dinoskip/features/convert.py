@@ -79,12 +79,12 @@ def _is_ours(out: Path) -> bool:
 
 
 @contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
+def _new_folder(out: Path, *, again: bool = False) -> Iterator[Path]:
     """A folder to write into, which takes the place ``out`` at the end, whole or not at all.
 
-    :class:`ConfigError` if something is there, unless it is such a folder, unchanged.
+    :class:`ConfigError` if something is there; ``again``: unless it is such a folder, unchanged.
     """
-    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or _is_ours(out))):
+    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (again and _is_ours(out)))):
         raise ConfigError(f"{out}: is there already", "move it away, or name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -123,7 +123,7 @@ def save_dataset(stores: Sequence[FeatureStore], out: Path) -> None:
     shards = max(1, math.ceil(sum(map(_bytes, stores)) / SHARD_BYTES))
     schema = _schema(pyarrow, stores)
     ends = np.linspace(0, images, min(shards, images) + 1).round().astype(int)
-    with _new_folder(out) as folder, Progress("data set", images, "images") as progress:
+    with _new_folder(out, again=True) as folder, Progress("data set", images, "images") as progress:
         (folder / "data").mkdir()
         for number, (start, end) in enumerate(pairwise(ends)):
             path = folder / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"

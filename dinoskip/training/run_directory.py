@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.config import flatten
-from dinoskip.console import MetricsLog, log, read_metrics
+from dinoskip.console import MetricsLog, log, read_metrics, visible
 from dinoskip.distributed import World, on_main
 from dinoskip.environment import describe
 from dinoskip.errors import (
@@ -138,7 +138,7 @@ class RunDirectory:
 
     def leave(self, state: str, error: str, code: int) -> None:
         """End this process from another thread than the main one, which cannot: say why, and give the lock back."""
-        os.write(2, f"error: {error}\n".encode())
+        os.write(2, f"error: {visible(error)}\n".encode(errors="backslashreplace"))
         with suppress(DinoskipError, OSError):
             self.report(now=True, state=state, error=error)
         self._held.close()
