@@ -13,6 +13,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -58,6 +59,11 @@ TASK = ["--backbone", NETWORK, "--data", "CLASSES", "--kind", "folder", "--out",
 FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "spec", "out", "folder"}
 
 
+@cache
+def _every() -> list[tuple[str, str, str]]:
+    return list(options(_parser()))
+
+
 def options(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, str, str]]:
     """Command, option (or place among the positional ones) and metavar of every argument that takes a text."""
     place = 0
@@ -78,7 +84,7 @@ def _kind(action: argparse.Action) -> str:
 
 def path_options() -> list[tuple[str, str, str]]:
     """Options that take a path; those that many commands share, declared by one function, once."""
-    found = [one for one in options(_parser()) if one[2] in IS_A_PATH | PATHS_WITHOUT and one[0] in known(one[0])]
+    found = [one for one in _every() if one[2] in IS_A_PATH | PATHS_WITHOUT and one[0] in known(one[0])]
     once = {(one[0] if one[0] in GOOD and one[1] != "--plugin" else "", one[1]): one for one in found}
     return list(once.values())
 
@@ -90,7 +96,7 @@ def known(command: str) -> dict[str, list[str]]:
 
 def test_every_option_is_a_path_or_is_none() -> None:
     """A new option must be put into one of the lists, and what is a path is then tried below."""
-    unknown = {one for one in options(_parser()) if one[2] not in IS_A_PATH | PATHS_WITHOUT | NO_PATH}
+    unknown = {one for one in _every() if one[2] not in IS_A_PATH | PATHS_WITHOUT | NO_PATH}
     assert not unknown
     assert len(path_options()) > 50
 
@@ -98,7 +104,7 @@ def test_every_option_is_a_path_or_is_none() -> None:
 def _variants(command: str, option: str, hostile: str) -> Iterator[list[str]]:
     """The command's arguments with ``hostile`` in one place: also with the prefix that says what a spec is."""
     good = list(known(command)[command])
-    metavar = next(kind for name, at, kind in options(_parser()) if (name, at) == (command, option))
+    metavar = next(kind for name, at, kind in _every() if (name, at) == (command, option))
     given = [hostile, f"weights:{hostile}", f"dino:{hostile}", f"run:{hostile}", f"hf:{hostile}",
              f"python:{hostile}:f", f"{NETWORK.replace('depth=1', 'depth=2')},file={hostile}"]  # fmt: skip
     for text in given if metavar in {"SPEC", "BACKBONE", "spec"} and command == "models show" else given[:2]:
