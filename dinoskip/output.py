@@ -138,6 +138,20 @@ def move_new(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
+def reserve(path: Path, nbytes: int) -> None:
+    """:class:`DiskFull` unless a file of so many bytes can be at ``path`` now, by the disk and the process's limits.
+
+    The file is removed again: for libraries that do not survive a full disk.
+    """
+    with translate_write_errors(path):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            os.posix_fallocate(handle, 0, max(1, nbytes))
+        finally:
+            os.close(handle)
+            remove(path, quiet=True)
+
+
 def remove_temporaries(folder: Path) -> None:
     """Delete what a killed process left in a folder of ours under temporary names; links there stay."""
     for left in folder.glob(f"{TEMPORARY}*"):

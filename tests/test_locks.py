@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 
 from dinoskip import locks
-from dinoskip.errors import OutputInUse
+from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.locks import directory_lock
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.system import obey_modes
@@ -280,3 +281,30 @@ def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
     mine.write_text("mine")
     assert not locks._take_over(lock, stale, mine)
     assert json.loads(lock.read_text())["pid"] == 2**22 + 2
+
+
+def _lock_and_remove(folder: str, rounds: int) -> None:
+    for _ in range(rounds):
+        try:
+            with directory_lock(Path(folder)):
+                pass
+        except OutputInUse:
+            pass
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+def test_a_folder_that_others_remove_meanwhile_can_be_locked(tmp_path: Path) -> None:
+    """Of two exports that ended at once one had a traceback: mkdir said that the folder exists, and then it did not."""
+    processes = [
+        multiprocessing.get_context("forkserver").Process(target=_lock_and_remove, args=(str(tmp_path / "a"), 300))
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no folder"), directory_lock(tmp_path / "file"):
+        pass

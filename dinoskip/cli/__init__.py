@@ -35,6 +35,7 @@ from dinoskip.errors import (
     Preempted,
     is_disk_full,
     is_not_permitted,
+    memory_refused,
 )
 from dinoskip.plugins import Table, use_files
 
@@ -233,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers
             return int(args.handler(args))
     except DinoskipError as error:
-        return _report(error)
+        return _report(memory_refused(error) or error)
     except _Terminated:
         return _report(Preempted("stopped by a signal; run the same command again to continue"))
     except KeyboardInterrupt:
@@ -249,11 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(
                 ConfigError(f"not permitted: {error}", "see the modes of the files, and how the disk is mounted")
             )
-        if isinstance(error, MemoryError) or "can't start new thread" in str(error):
-            said = str(error) or type(error).__name__
-            return _report(
-                DinoskipError(f"the system refused memory or a thread: {said}", "see ulimit -v and ulimit -u")
-            )
+        if (refused := memory_refused(error)) is not None:
+            return _report(refused)
         raise
 
 

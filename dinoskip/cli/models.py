@@ -99,6 +99,8 @@ def show(args: Args) -> int:
     ]
     rows.append(("image mean / deviation", normalisation_of(backbone.mean, backbone.std)))
     rows.append(("positions", backbone.positions))
+    runs = {"python": "the file", "hub": "the repository's hubconf.py"}.get(split_spec(args.spec)[0])
+    rows += [("runs code", f"yes, {runs}" if runs else "no")]
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
     return 0

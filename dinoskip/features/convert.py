@@ -37,6 +37,7 @@ from dinoskip.files import (
     write_manifest,
     write_text,
 )
+from dinoskip.output import reserve
 
 SHARD_BYTES = 2**28
 KIND = "converted features"  # of a manifest's info
@@ -174,7 +175,14 @@ def save_hdf5(stores: Sequence[FeatureStore], out: Path) -> None:
     """
     h5py = _package("h5py", "hdf5")
     _whole(stores[0], out)
-    with _new_folder(out) as folder, h5py.File(folder / "features.h5", "w") as opened:
+    with _new_folder(out) as folder:
+        # Where a write fails, HDF5 fails again when it closes the file, and ends the process (SIGSEGV).
+        reserve(folder / "features.h5", _most_bytes(stores[0]))
+        _write_hdf5(h5py, stores, folder / "features.h5")
+
+
+def _write_hdf5(h5py: Any, stores: Sequence[FeatureStore], path: Path) -> None:
+    with h5py.File(path, "w") as opened:
         for key, value in _description(stores).items():
             if key == "ids":
                 opened.create_dataset(key, data=value, dtype=h5py.string_dtype())
@@ -187,6 +195,12 @@ def save_hdf5(stores: Sequence[FeatureStore], out: Path) -> None:
                 if name not in opened:
                     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
                     opened.create_dataset(name, data=bits.numpy())
+
+
+def _most_bytes(store: FeatureStore) -> int:
+    """What a store's arrays and description take in one file of HDF5, at most."""
+    held = sum((store.path / name).stat().st_size for name in list_files(store.path))
+    return held + 128 * len(store.ids) + 2**20  # sizes and a string's places for each image, headers
 
 
 def _bytes(store: FeatureStore) -> int:
