@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -283,28 +282,20 @@ def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
     assert json.loads(lock.read_text())["pid"] == 2**22 + 2
 
 
-def _lock_and_remove(folder: str, rounds: int) -> None:
-    for _ in range(rounds):
-        try:
-            with directory_lock(Path(folder)):
-                pass
-        except OutputInUse:
-            pass
-        with suppress(OSError):
-            os.rmdir(folder)
-
-
-def test_a_folder_that_others_remove_meanwhile_can_be_locked(tmp_path: Path) -> None:
+def test_a_folder_that_another_removes_meanwhile_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two exports that ended at once one had a traceback: mkdir said that the folder exists, and then it did not."""
-    processes = [
-        multiprocessing.get_context("forkserver").Process(target=_lock_and_remove, args=(str(tmp_path / "a"), 300))
-        for _ in range(3)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    made, there = os.mkdir, []
+
+    def made_and_removed_by_another(path: str, mode: int = 0o777) -> None:
+        if not there:
+            there.append(path)
+            raise FileExistsError(17, os.strerror(17), str(path))
+        made(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", made_and_removed_by_another)
+    with directory_lock(tmp_path / "a"):
+        assert (tmp_path / "a" / ".lock").is_file()
+    assert there
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no folder"), directory_lock(tmp_path / "file"):
         pass
