@@ -16,13 +16,13 @@ from dinoskip.files import open_regular
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def map_array(path: Path) -> NDArray[Any]:
+def map_array(path: Path) -> np.memmap[Any, Any]:
     """An ``.npy`` file as a memory map that is only read; :class:`DataError` for what is no regular file.
 
     Raises whatever NumPy raises for a file that is not of its format, and :class:`FileNotFoundError`.
     """
     open_regular(path).close()
-    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
 
