@@ -73,6 +73,10 @@ class OutputInUse(DinoskipError):
     exit_code = 5
 
 
+class ForeignOutput(ConfigError, OutputInUse):
+    """The output directory holds what is not of this kind of command: it is named wrongly, and nobody is at work."""
+
+
 class DiskFull(DinoskipError):
     """Writing failed because no space (or quota) is left."""
 

@@ -170,11 +170,13 @@ class Output:
 
     :meth:`filled` writes: nothing is in place before all is made. Kinds do not replace each other's entries.
     ``adopts`` says of a folder without a list, which an earlier version may have filled, which names in it are ours.
+    One that is not ``listed``, as it is made to be given to others, has no list: what is there must be what it makes.
     """
 
     place: Path
     kind: str
     adopts: Callable[[Path], Iterable[str]] | None = None
+    listed: bool = True
 
     def refuse_foreign(self, names: Iterable[str]) -> None:
         """:class:`ConfigError` for the first of these entries that is there and not as this kind of command made it."""
@@ -206,9 +208,10 @@ class Output:
         left = {name: known for name, known in made.items() if name not in fresh}
         for name in fresh if keep else (*fresh, *left):
             if os.path.lexists(self.place / name):
-                self._refuse(name, made.get(name, []))
+                self._refuse(name, made.get(name, [] if self.listed else [fresh[name]]))
         known = {name: [content, *made.get(name, [])] for name, content in fresh.items()}
-        self._write(left | known)
+        if self.listed:
+            self._write(left | known)
         for name in fresh:
             final = self.place / name
             if final.is_dir():  # a folder takes no other's place by a rename
@@ -216,7 +219,8 @@ class Output:
             os.replace(built / name, final)
         for name in () if keep else left:
             remove(self.place / name)
-        self._write({name: [content] for name, content in fresh.items()} | (left if keep else {}))
+        if self.listed:
+            self._write({name: [content] for name, content in fresh.items()} | (left if keep else {}))
 
     def _refuse(self, name: str, known: list[Content]) -> None:
         path = self.place / name
@@ -232,6 +236,8 @@ class Output:
     def _made(self) -> dict[str, list[Content]]:
         """What this kind of command made here, by name of the entry: its content, two where it was being replaced."""
         listed = self.place / MADE
+        if not self.listed:
+            return {}
         if not os.path.lexists(listed):
             names = self.adopts(self.place) if self.adopts is not None else ()
             return {name: [_content(self.place / name)] for name in names if not (self.place / name).is_symlink()}

@@ -58,6 +58,16 @@ def test_a_foreign_file_is_named_and_nothing_is_touched(plant: Callable[[Path], 
     assert not list(tmp_path.glob(".tmp-*"))
 
 
+def test_what_is_made_for_others_has_no_list_and_is_never_another(tmp_path: Path) -> None:
+    for text in ("1", "1"):
+        with Output(tmp_path, "models convert", listed=False).filled() as folder:
+            write_text(folder / "README.md", text)
+    assert os.listdir(tmp_path) == ["README.md"]
+    with pytest.raises(ConfigError, match=r"README\.md"), Output(tmp_path, "", listed=False).filled() as folder:
+        write_text(folder / "README.md", "2")
+    assert tree(tmp_path) == {"README.md": b"1"}
+
+
 @pytest.mark.parametrize("name", ["page", "img", MADE])
 def test_a_link_at_a_name_of_ours_is_named_and_not_followed(name: str, tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
@@ -208,6 +218,26 @@ def test_an_export_to_a_link_goes_where_it_points(tmp_path: Path, capsys: pytest
     assert "notes" in capsys.readouterr().err
     assert main([*command[:-1], str(photos / "out"), "--size", "32", "-q"]) == 2
     assert tree(tmp_path / "mine") == {"notes": b"mine"}
+
+
+@pytest.mark.parametrize("name", ["notes", "config.json"])
+def test_a_training_takes_no_others_folder(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other programs have a config.json, too: it was overwritten."""
+    photos, out = make_images(tmp_path / "photos", 4), tmp_path / "out"
+    write_text(out / name, '{"architectures": ["ViTModel"]}')
+    before = tree(out)
+    command = ["pretrain", "--data", str(photos), "pretrain.batch_size=2", "pretrain.warmup_epochs=0", "--out"]
+    assert main([*command, str(out)]) == 2
+    assert name in capsys.readouterr().err
+    assert tree(out) == before
+    assert main([*command, str(photos / "run")]) == 2
+    assert not (photos / "run").exists()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").symlink_to(out / name)
+    assert main([*command, str(run)]) == 2
+    assert "metrics.jsonl" in capsys.readouterr().err
+    assert tree(out) == before
 
 
 def test_a_study_keeps_what_it_did_not_make(tmp_path: Path) -> None:

@@ -135,11 +135,11 @@ def convert(args: Args) -> int:
         save_weights(out, *_weights_of(args.spec))
     else:
         state, config, info = _weights_of(args.spec)
-        with Output(out, "models convert").filled() as folder:
+        card = _card(args, out.name, state, config, info) if args.layout == "timm" else ""
+        with Output(out, "models convert", listed=False).filled() as folder:
             if args.layout == "transformers":
                 save_transformers_folder(folder, state, config)
             else:
-                card = _card(args, out.name, state, config, info)
                 save_timm_folder(folder, state, config, info)
                 write_text(folder / "README.md", card)
     say(args.out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dinoskip.console import Progress, duration, human_bytes, log
 from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
-from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.errors import DataError, ForeignOutput, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
@@ -198,7 +198,7 @@ def _finished(out: Path, plan: ExportPlan) -> bool:
         return False
     if not out.is_dir() or not (out / MANIFEST).is_file():
         held = next((path.name for path in sorted(out.iterdir())), "") if out.is_dir() else ""
-        raise ConfigError(f"{out / held}: is no feature store's", "move it away, or choose another output")
+        raise ForeignOutput(f"{out / held}: is no feature store's", "move it away, or choose another output")
     with suppress(DataError):
         if FeatureStore.open(out).key == plan.manifest["key"]:
             log.info("features: %s is already complete", out)

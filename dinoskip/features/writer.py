@@ -112,7 +112,7 @@ def _matches(work: Path, plan: ExportPlan) -> bool:
 
 def _begin(work: Path, plan: ExportPlan) -> None:
     store = work / "store"
-    discard(work)
+    _remove_work(work)
     with translate_write_errors(work):
         free = free_bytes(work)
         if plan.nbytes > free:
@@ -281,7 +281,12 @@ class StoreWriter:
 
 
 def discard(work: Path) -> None:
-    """Remove what an export made in its working directory, the state first; the lock's holder removes that."""
+    """Remove what an export made in its working directory; the lock's holder removes that."""
+    _remove_work(work)
+
+
+def _remove_work(work: Path) -> None:
+    """Remove the state first: without it, all is begun again."""
     for path in (work / "state.json", *work.glob("journal-*"), work / "store"):
         remove(path)
 

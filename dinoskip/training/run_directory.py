@@ -20,6 +20,7 @@ from dinoskip.errors import (
     ConfigError,
     DataError,
     DinoskipError,
+    ForeignOutput,
     Interrupted,
     Preempted,
     RankLost,
@@ -229,7 +230,9 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
         compare_configs(config, config, allow)
         foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))
         if foreign and not _is_run(recorded):
-            raise ConfigError(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
+            raise ForeignOutput(
+                f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory"
+            )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
     write_json(path / "env.json", describe() | here)

@@ -95,7 +95,6 @@ def _copy(source: Path, fresh: Path, final: Path) -> None:
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
 
 
-_REPORT = "<!-- a report of dinoskip -->"
 _PICTURE = re.compile(r"\]\(img/([\w.-]+)\)")
 
 
@@ -108,9 +107,9 @@ def markdown_file(text: str) -> Path:
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a Markdown file is a copied report: it has the marks of one, as those of earlier versions have."""
+    """Whether a Markdown file is a copied report: it has a report's folds and headings."""
     text = read_text(path)
-    return _REPORT in text or ("<details><summary>" in text and "## Numbers" in text)
+    return text.startswith("# ") and '<details markdown="1"><summary>' in text and "## Numbers" in text
 
 
 def copy_markdown(report: Path, to: Path) -> list[Path]:
@@ -124,5 +123,5 @@ def copy_markdown(report: Path, to: Path) -> list[Path]:
     pictures = [to.with_suffix("") / name for name in names]
     for picture in pictures:
         write_bytes(own_folder(picture.parent) / picture.name, read_regular(report / "img" / picture.name, MAX_JSON))
-    write_text(to, _PICTURE.sub(lambda match: f"]({to.stem}/{match[1]})", text) + f"\n{_REPORT}\n")
+    write_text(to, _PICTURE.sub(lambda match: f"]({to.stem}/{match[1]})", text))
     return [to, *pictures]
