@@ -281,3 +281,34 @@ def test_a_board_replaces_a_boards_files_alone(tmp_path: Path, capsys: pytest.Ca
         assert main(["board", str(tmp_path / "rows.json"), "--out", str(out)]) == 2
         assert f"{out / 'index.html'}" in capsys.readouterr().err
         assert tree(out) == before
+
+
+def test_no_command_writes_into_its_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = make_images(tmp_path / "photos", 2)
+    before, inside = tree(photos), str(photos / "out")
+    for command in (
+        ["gallery", "--backbone", VIT, "--kind", "images", "--data", str(photos), "--out", inside],
+        ["look", VIT, "--data", str(photos), "--out", inside],
+        ["data", "pack", inside, "--data", str(photos)],
+        ["analyze", VIT, "--data", str(photos), "--out", inside],
+        ["features", "export", "--backbone", VIT, "--data", str(photos), "--out", str(tmp_path)],
+    ):
+        assert main(command) == 2, command
+        assert str(photos) in capsys.readouterr().err
+        assert tree(photos) == before
+
+
+def test_single_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos, mine = make_images(tmp_path / "photos", 1), tmp_path / "mine"
+    for name in ("a.png", "a.safetensors", "a.onnx", "a.csv"):
+        write_text(mine / name, "mine")
+    before = tree(mine)
+    for command in (
+        ["cuts", VIT, str(photos / "image 00.png"), "--out", str(mine / "a.png")],
+        ["models", "convert", VIT, str(mine / "a.safetensors")],
+        ["models", "convert", VIT, str(mine / "a.onnx")],
+        ["knn", "--backbone", VIT, "--data", str(photos), "--out", str(tmp_path / "out"), "--csv", str(mine / "a.csv")],
+    ):
+        assert main(command) == 2, command
+        assert str(mine) in capsys.readouterr().err
+        assert tree(mine) == before
