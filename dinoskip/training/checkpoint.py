@@ -262,7 +262,8 @@ def prune(run_dir: Path, keep: Collection[int]) -> None:
             try:
                 remove_aside(path, "trash")
             except DinoskipError as error:
-                log.warning("%s: an old checkpoint that cannot be removed: %s", path, error)
+                said = getattr(error.__cause__, "strerror", None) or error
+                log.warning("%s: an old checkpoint that cannot be removed: %s", path, said)
 
 
 def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer, run: str = "") -> int:
