@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from dinoskip.errors import ConfigError, DataError, translate_write_errors
 from dinoskip.files import TEMPORARY, read_json, sha256_file, write_json
 
 MADE = ".made.json"
+_REPLACED = 0.5  # seconds in which a process that has written its list renames its files
 _AWAY = "move it away, or name another output"
 Content = Mapping[str, str]
 """sha256 of every file of an entry, by its name in it; that of an entry that is a file has the name ''."""
@@ -178,8 +180,18 @@ class Output:
     adopts: Callable[[Path], Iterable[str]] | None = None
     listed: bool = True
 
-    def refuse_foreign(self, names: Iterable[str]) -> None:
-        """:class:`ConfigError` for the first of these entries that is there and not as this kind of command made it."""
+    def refuse_foreign(self, names: Sequence[str]) -> None:
+        """:class:`ConfigError` for the first of these entries that is there and not as this kind of command made it.
+
+        Another process may be replacing them, and has told so in its list: they are looked at once more.
+        """
+        try:
+            self._refuse_any(names)
+        except (ConfigError, FileNotFoundError):
+            time.sleep(_REPLACED)
+            self._refuse_any(names)
+
+    def _refuse_any(self, names: Sequence[str]) -> None:
         made = self._made()
         for name in names:
             if os.path.lexists(self.place / name):

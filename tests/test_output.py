@@ -312,3 +312,6 @@ def test_single_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(command) == 2, command
         assert str(mine) in capsys.readouterr().err
         assert tree(mine) == before
+    for name in ("own.png", "own.pdf"):
+        draw = ["cuts", VIT, str(photos / "image 00.png"), "--out", str(mine / name), "--facet", "out", "--tau"]
+        assert [main([*draw, tau]) for tau in ("0.2", "0.3")] == [0, 0], "its own is replaced"

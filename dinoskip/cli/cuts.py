@@ -8,6 +8,7 @@ from typing import Any
 from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
 from dinoskip.console import say
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.files import MAX_JSON, read_regular
 from dinoskip.output import given_file
 
 _WAYS = ("mean", "mean_kept", "rasa", "insid3")  # the choices of eval.tokencut.treatments.Positions but keep
@@ -40,12 +41,12 @@ def add_commands(commands: Any) -> None:
 
 
 def cuts(args: Args) -> int:
-    from dinoskip.pipeline.look.cuts import draw_cuts  # torch
+    from dinoskip.pipeline.look.cuts import MADE_BY, draw_cuts  # torch
 
     out, taus = Path(args.out), _taus(args.tau)
     if out.suffix not in {".png", ".pdf"}:
         raise ConfigError(f"--out {out}: ends neither in .png nor in .pdf")
-    out = given_file(out)
+    out = given_file(out, lambda path: MADE_BY.encode() in read_regular(path, MAX_JSON))
     positions = _positions(args.positions if args.positions is not None else "mean" if args.images else "")
     images = Path(args.images) if args.images else None
     facets = facets_of(args.facet)
