@@ -230,6 +230,7 @@ OWN_READS = {
     "dinoskip/cli/start.py": "the studies that come with the package",
     "dinoskip/models/traced.py": "a temporary file of its own",
     "dinoskip/testing/study.py": "an example that comes with the package",
+    "dinoskip/joining.py": "the source files of the package",
     "visualize/pages.py": "the templates of the package",
     "visualize/figures/drawing.py": "a figure that it has just drawn",
 }
