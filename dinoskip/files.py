@@ -331,19 +331,6 @@ def list_files(directory: Path) -> list[str]:
     return sorted(listed)
 
 
-def write_marks(directory: Path) -> list[Any]:
-    """What is another after any file of :func:`list_files` was written to, by whatever means: sizes, inodes, times.
-
-    The time of the last change of an inode (ctime) cannot be set back, as that of the contents can.
-    """
-    marks = []
-    for name in list_files(directory):
-        with suppress(FileNotFoundError):
-            status = (directory / name).stat()
-            marks.append((name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
-    return marks
-
-
 def find_below(directory: Path, pattern: str) -> list[Path]:
     """Files and folders below ``directory`` whose name matches, sorted; [] where there is no such directory.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,6 +14,7 @@ from dinoskip.files import (
     file_problem,
     find_below,
     hash_of_files,
+    list_files,
     publish_directory,
     read_json,
     read_manifest,
@@ -60,6 +62,19 @@ class Standing:
 def is_volatile(name: str) -> bool:
     """Whether an output's hash leaves out the file of this relative name."""
     return PurePosixPath(name).name in VOLATILE
+
+
+def write_marks(directory: Path) -> list[Any]:
+    """What is another after any file of :func:`list_files` was written to, by whatever means: sizes, inodes, times.
+
+    The time of the last change of an inode (ctime) cannot be set back, as that of the contents can.
+    """
+    marks = []
+    for name in list_files(directory):
+        with suppress(FileNotFoundError):
+            status = (directory / name).stat()
+            marks.append((name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    return marks
 
 
 @dataclass(frozen=True)

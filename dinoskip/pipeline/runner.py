@@ -14,10 +14,10 @@ from typing import Any
 from dinoskip.console import log
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
-from dinoskip.files import differing_files, hash_of, write_json, write_marks
+from dinoskip.files import differing_files, hash_of, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.output import refuse_link
-from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts, is_volatile
+from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts, is_volatile, write_marks
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
