@@ -16,6 +16,16 @@ from dinoskip.files import open_regular
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
+def map_array(path: Path) -> np.memmap[Any, Any]:
+    """An ``.npy`` file as a memory map that is only read; :class:`DataError` for what is no regular file.
+
+    Raises whatever NumPy raises for a file that is not of its format, and :class:`FileNotFoundError`.
+    """
+    open_regular(path).close()
+    array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
 def read_arrays(path: Path, *names: str, limit: int = 2 << 30) -> dict[str, NDArray[Any]]:
     """Read arrays of an .npz by name, all of them without ``names``; nothing in it is unpickled.
 

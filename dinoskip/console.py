@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,15 +13,49 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dinoskip.errors import translate_write_errors
+from dinoskip.files import read_text, write_text
 
+MAX_LOG = 2**30  # bytes of a metrics.jsonl that is read: a row of 1 kB at each of a million steps
 log = logging.getLogger("dinoskip")
+
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
+"""Control characters (a line's end is one, ESC and BEL are), marks that turn or hide text, other line separators."""
+
+
+def visible(text: object) -> str:
+    """A text in one line, with characters that act on a terminal as escapes: ``\\x1b``, ``\\n``, ``\\u202e``.
+
+    Names of images, values of a YAML file and fields of rows may hold any: a name with a line's end in it looked like
+    an error, one with ESC could move the cursor.
+    """
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+
+
+def say(*lines: object, error: bool = False) -> None:
+    """Print lines to stdout, or to stderr: the only call that does. Each is made :func:`visible`; none is an empty one.
+
+    Texts of several lines are to be split before, where none of their lines can hold a name that is not visible yet.
+    """
+    for line in lines or ("",):
+        print(visible(line), file=sys.stderr if error else sys.stdout)
+
+
+class _VisibleFormatter(logging.Formatter):
+    """Log messages are :func:`visible`; so is each line of a traceback."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).split("\n"))
 
 
 def configure(verbosity: int = 0) -> None:
     """Send log lines to stderr; called once by the command line, never on import. -1 quiet, 0 normal, 1 debug."""
     level = {-1: logging.WARNING, 0: logging.INFO}.get(verbosity, logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log.handlers[:] = [handler]
     log.setLevel(level)
     log.propagate = False
@@ -35,8 +70,9 @@ def duration(seconds: float) -> str:
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str], *, right: bool = False) -> str:
-    """Rows below a header in aligned columns, to the left or ``right``; floats have three digits."""
-    cells = [list(header), *([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+    """Rows below a header in aligned columns, to the left or ``right``; floats have three digits, cells one line."""
+    given = ([f"{cell:.3g}" if isinstance(cell, float) else visible(cell) for cell in row] for row in rows)
+    cells = [list(map(visible, header)), *given]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = [
         [f"{cell:{'>' if right else '<'}{width}}" for cell, width in zip(row, widths, strict=True)] for row in cells
@@ -125,8 +161,6 @@ class MetricsLog:
         self.path = Path(path)
         if resume_step is not None and self.path.exists():
             rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resume_step]
-            from dinoskip.files import write_text  # which logs, too
-
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         with translate_write_errors(self.path):
             self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
@@ -148,7 +182,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(read_text(path, MAX_LOG).splitlines(), start=1):
         try:
             row = json.loads(line)
         except ValueError:

@@ -73,6 +73,10 @@ class OutputInUse(DinoskipError):
     exit_code = 5
 
 
+class ForeignOutput(ConfigError, OutputInUse):
+    """The output directory holds what is not of this kind of command: it is named wrongly, and nobody is at work."""
+
+
 class DiskFull(DinoskipError):
     """Writing failed because no space (or quota) is left."""
 
@@ -110,6 +114,16 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NOT_WRITABLE = {*_REFUSED, errno.ENOTDIR, errno.EISDIR}
 _FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
+_MEMORY_TEXTS = (
+    "can't allocate memory",  # torch, DefaultCPUAllocator
+    "cannot allocate memory",  # the system: ENOMEM, also of a library that cannot be mapped
+    "unable to allocate",  # NumPy
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "failed to map segment",  # the loader, of a library that does not fit in ulimit -v
+    "can't start new thread",
+)
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -117,8 +131,26 @@ def is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     text = str(error).lower()
-    tells = isinstance(error, shutil.Error) or type(error).__name__ in {"SafetensorError", "RuntimeError"}
+    # HDF5's error is an OSError without a number, in whose text is what the system said.
+    tells = isinstance(error, shutil.Error | OSError) or type(error).__name__ in {"SafetensorError", "RuntimeError"}
     return tells and any(t in text for t in _FULL_TEXTS)
+
+
+def memory_refused(error: BaseException | None) -> DinoskipError | None:
+    """What to say if an error is, or was caused by, memory or a thread that the system refused; None for all others.
+
+    NumPy, torch and the loader of libraries each say so in their own way, with what was asked for, and a library that
+    was to be built then says that it cannot be.
+    """
+    while error is not None:
+        text = str(error).lower()
+        if isinstance(error, MemoryError) or (
+            isinstance(error, OSError | RuntimeError | ImportError) and any(t in text for t in _MEMORY_TEXTS)
+        ):
+            said = first_line(error)
+            return DinoskipError(f"the system refused memory or a thread: {said}", "see ulimit -v, -m and -u, or free")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cores import available_cores
-from dinoskip.errors import DataError, WeightsError, first_line, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, OutputInUse, WeightsError, first_line, translate_write_errors
 
 if TYPE_CHECKING:
     import torch
@@ -36,12 +36,7 @@ _START = 1024  # bytes of a file that tell text from weights; a pointer of Git L
 _PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
 """How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+_AWAY = "move it away, or name another output"
 
 
 def _fsync(path: Path) -> None:
@@ -54,26 +49,48 @@ def _fsync(path: Path) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success flush it, give it the umask's mode and rename it.
+    """Yield a temporary path beside ``path``; on success flush it, give it a new file's mode and rename it.
 
-    Raises :class:`DiskFull` when no space is left and :class:`ConfigError` when the place is not writable;
-    in every failure the temporary file is removed and an earlier ``path`` is untouched.
+    Raises :class:`DiskFull` when no space is left and :class:`ConfigError` when the place is not writable, and for a
+    ``path`` that is a link or no file: a link that the user gave is followed by :func:`dinoskip.output.followed`, any
+    other was put here by somebody. In every failure the temporary file is removed and an earlier ``path`` is untouched.
     """
     path = Path(path)
+    _refuse_unless_file(path)
     with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
+        mode = _create(temporary)
         try:
             yield temporary
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, mode)  # safetensors makes a file of its own, for its owner alone
             _fsync(temporary)
             os.replace(temporary, path)
             _fsync(path.parent)
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
+
+
+def _create(path: Path) -> int:
+    """Make an empty file that is not there yet; return its mode, which the system has made of the umask.
+
+    To ask for the umask is to set it, for all threads.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+
+
+def _refuse_unless_file(path: Path) -> None:
+    """:class:`ConfigError` for a link, a folder, a FIFO or a device in the place of a file that is to be written."""
+    with suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a link, which dinoskip did not make here" if stat.S_ISLNK(mode) else "there and no regular file"
+            raise ConfigError(f"{path}: is {what}", _AWAY)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -122,6 +139,17 @@ def read_regular(path: Path, limit: int, *, whole: bool = True) -> bytes:
     return content[:limit]
 
 
+def read_text(path: Path, limit: int = MAX_JSON) -> str:
+    """The text of a regular file; bytes that are no UTF-8 become U+FFFD. Raises as :func:`read_regular`."""
+    return read_regular(path, limit).decode(errors="replace")
+
+
+def is_zip(path: Path) -> bool:
+    """Whether a regular file is a zip archive; :class:`DataError` for a FIFO, a device or a folder."""
+    with open_regular(path) as stream:
+        return zipfile.is_zipfile(stream)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON of at most 256 MiB; a missing or damaged file is a one-line :class:`DataError`."""
     try:
@@ -162,8 +190,8 @@ def sha256_bytes(content: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the hex sha256 of a file's content."""
-    with open(path, "rb") as stream:
+    """Return the hex sha256 of a file's content; :class:`DataError` for a FIFO, a device or a folder."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -273,7 +301,7 @@ def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:
     _require_regular(path)
     try:
         if shapes_only:
-            return torch.load(path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path))
+            return torch.load(path, map_location="meta", weights_only=True, mmap=is_zip(path))
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
@@ -301,19 +329,6 @@ def list_files(directory: Path) -> list[str]:
             if relative != MANIFEST:
                 listed.append(relative)
     return sorted(listed)
-
-
-def write_marks(directory: Path) -> list[Any]:
-    """What is another after any file of :func:`list_files` was written to, by whatever means: sizes, inodes, times.
-
-    The time of the last change of an inode (ctime) cannot be set back, as that of the contents can.
-    """
-    marks = []
-    for name in list_files(directory):
-        with suppress(FileNotFoundError):
-            status = (directory / name).stat()
-            marks.append((name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
-    return marks
 
 
 def find_below(directory: Path, pattern: str) -> list[Path]:
@@ -411,14 +426,14 @@ def _is_sha256(text: Any) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
-def _file_problem(path: Path, entry: Mapping[str, Any]) -> str | None:
-    """How a file differs from its entry in a manifest, or None."""
+def file_problem(path: Path, entry: Mapping[str, Any], *, contents: bool = True) -> str | None:
+    """How a file differs from its entry in a manifest, or None; without ``contents`` sizes alone are compared."""
     try:
         if not path.is_file():
             return f"{path}: missing"
         if path.stat().st_size != entry["bytes"]:
             return f"{path}: {path.stat().st_size} bytes, {entry['bytes']} expected"
-        if sha256_file(path) != entry["sha256"]:
+        if contents and sha256_file(path) != entry["sha256"]:
             return f"{path}: content differs from its recorded sha256"
     except OSError as error:
         return f"{path}: cannot be read: {error.strerror}"
@@ -431,11 +446,16 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
     Files in folders below that have a manifest of their own, which is verified where they are read (a feature store, a
     checkpoint), are left out unless ``inner``.
     """
-    directory = Path(directory)
     try:
-        files = read_manifest(directory).files
+        return list(differing_files(directory, inner=inner).values())
     except DataError as error:
         return [str(error)]
+
+
+def differing_files(directory: Path, *, inner: bool = True) -> dict[str, str]:
+    """As :func:`verify_manifest`, by the names of the files; :class:`DataError` if the manifest cannot be read."""
+    directory = Path(directory)
+    files = read_manifest(directory).files
     if not inner:
         published = {PurePosixPath(name).parent for name in files if PurePosixPath(name).name == MANIFEST}
         files = {
@@ -444,8 +464,8 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
             if PurePosixPath(name).name == MANIFEST or published.isdisjoint(PurePosixPath(name).parents)
         }
     with _hashing_threads() as pool:
-        problems = pool.map(lambda name: _file_problem(directory / name, files[name]), files)
-        return [problem for problem in problems if problem is not None]
+        problems = pool.map(lambda name: file_problem(directory / name, files[name]), files)
+        return {name: problem for name, problem in zip(files, problems, strict=True) if problem is not None}
 
 
 def verify_beside_manifest(path: Path) -> str | None:
@@ -456,13 +476,22 @@ def verify_beside_manifest(path: Path) -> str | None:
         entry = read_manifest(path.parent).files.get(path.name)
     except DataError as error:
         return str(error)
-    return None if entry is None else _file_problem(path, entry)
+    return None if entry is None else file_problem(path, entry)
 
 
-def publish_directory(temporary: Path, final: Path) -> None:
-    """Rename a finished directory (manifest written) into place; an existing ``final`` is set aside and removed."""
+def publish_directory(temporary: Path, final: Path, *, replace: bool = True) -> None:
+    """Rename a finished directory (manifest written) into place; an existing ``final`` is set aside and removed.
+
+    Unless it may ``replace`` what is there, :class:`OutputInUse` for a ``final`` that is not empty.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     with translate_write_errors(final):
+        if not replace and final.is_dir() and any(final.iterdir()):
+            raise OutputInUse(f"{final}: is there already, and is not replaced", "name another output, or remove it")
+        if final.is_symlink():
+            raise ConfigError(
+                f"{final}: is a link, which dinoskip did not make here", "remove it, or name another output"
+            )
         if final.exists():
             aside = final.with_name(f"{TEMPORARY}old-{final.name}-{os.getpid()}")
             os.replace(final, aside)

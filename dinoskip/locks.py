@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.errors import DataError, OutputInUse, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, OutputInUse, translate_write_errors
 from dinoskip.files import read_regular
 
 HEARTBEAT = 30.0  # seconds between signs of life
@@ -115,11 +115,23 @@ def _refusal(path: Path, holder: dict[str, Any]) -> OutputInUse:
     return OutputInUse(f"{path.parent}: in use by process {holder['pid']} on {holder.get('host')}{job}", hint)
 
 
+def _make_folder(folder: Path) -> None:
+    """Make the directory of a lock, unless it is there; another process may remove it at any moment.
+
+    In that moment mkdir says that it exists, and what looks at it then that it does not.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ConfigError(f"{folder}: is there and is no folder", "choose another output") from None
+
+
 def _acquire(path: Path, content: bytes) -> None:
     # The content is there before the name is: link() fails if the name exists.
     claim = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     for _ in range(20):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         try:
             claim.write_bytes(content)
             os.link(claim, path)

@@ -15,7 +15,6 @@ started later find the files in the environment that they inherit.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import sys
@@ -32,6 +31,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
+from dinoskip.files import sha256_file
 
 T = TypeVar("T")
 GROUPS = (
@@ -256,4 +256,4 @@ def content_of_part(group: str, name: str) -> str | None:
 
 @cache
 def _sha256(file: str) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return sha256_file(Path(file))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.arrays import map_array
 from dinoskip.features import FeatureSet
 from dinoskip.files import read_json, write_json
 
@@ -42,7 +43,7 @@ def read_maps(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[n
     place = {name: i for i, name in enumerate(index["ids"])}
     maps: dict[int, dict[str, NDArray[np.uint8]]] = {}
     for block, name in index["files"].items():
-        stored = np.load(folder / name, mmap_mode="r").reshape(-1)
+        stored = map_array(folder / name).reshape(-1)
         of_block = index["values"].get(block)
         named = None if of_block is None else np.where(np.array(of_block) < 0, UNNAMED, of_block).astype(np.uint8)
         maps[int(block)] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from dinoskip.console import Progress, log
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.files import hash_of, read_json, write_json
+from dinoskip.output import own_folder, remove
 
 T = TypeVar("T")
 _PROGRESS = "progress"  # folder below the output, gone when all is done
@@ -40,8 +40,8 @@ class ResumedArrays:
         with suppress(DataError):
             if read_json(self._folder / "state.json") == self._state:
                 return True
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        remove(self._folder)
+        own_folder(self._folder)
         return False
 
     def _open(self, path: Path, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -94,7 +94,7 @@ class ResumedArrays:
 
     def finish(self) -> None:
         """Remove what only a stopped run needs; the arrays stay readable."""
-        shutil.rmtree(self._folder)
+        remove(self._folder)
 
 
 def _flush(array: NDArray[Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip import locks
-from dinoskip.errors import OutputInUse
+from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.locks import directory_lock
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.system import obey_modes
@@ -280,3 +280,22 @@ def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
     mine.write_text("mine")
     assert not locks._take_over(lock, stale, mine)
     assert json.loads(lock.read_text())["pid"] == 2**22 + 2
+
+
+def test_a_folder_that_another_removes_meanwhile_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two exports that ended at once one had a traceback: mkdir said that the folder exists, and then it did not."""
+    made, there = os.mkdir, []
+
+    def made_and_removed_by_another(path: str, mode: int = 0o777) -> None:
+        if not there:
+            there.append(path)
+            raise FileExistsError(17, os.strerror(17), str(path))
+        made(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", made_and_removed_by_another)
+    with directory_lock(tmp_path / "a"):
+        assert (tmp_path / "a" / ".lock").is_file()
+    assert there
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no folder"), directory_lock(tmp_path / "file"):
+        pass

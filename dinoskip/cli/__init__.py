@@ -35,6 +35,7 @@ from dinoskip.errors import (
     Preempted,
     is_disk_full,
     is_not_permitted,
+    memory_refused,
 )
 from dinoskip.plugins import Table, use_files
 
@@ -120,7 +121,7 @@ def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 
 def _report(error: DinoskipError) -> int:
     for line in error.problems:
-        print(f"error: {line}", file=sys.stderr)
+        console.say(f"error: {line}", error=True)
     return error.exit_code
 
 
@@ -233,11 +234,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers
             return int(args.handler(args))
     except DinoskipError as error:
-        return _report(error)
+        return _report(memory_refused(error) or error)
     except _Terminated:
         return _report(Preempted("stopped by a signal; run the same command again to continue"))
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to continue", file=sys.stderr)
+        console.say("interrupted; run the same command again to continue", error=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -249,11 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(
                 ConfigError(f"not permitted: {error}", "see the modes of the files, and how the disk is mounted")
             )
-        if isinstance(error, MemoryError) or "can't start new thread" in str(error):
-            said = str(error) or type(error).__name__
-            return _report(
-                DinoskipError(f"the system refused memory or a thread: {said}", "see ulimit -v and ulimit -u")
-            )
+        if (refused := memory_refused(error)) is not None:
+            return _report(refused)
         raise
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, json_option, print_json
 from dinoskip.config import RawConfig, validate
+from dinoskip.console import say
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
+from dinoskip.output import Output, given_folder
 from dinoskip.pipeline.analysis.config import PRECISIONS, AnalyzeSection
 from dinoskip.vit_config import SkipWeight
 
@@ -62,7 +63,7 @@ def analyze(args: Args) -> int:
     if args.json:
         print_json(result.plain())
     else:
-        print(as_text(result))
+        say(*as_text(result).split("\n"))
     return 0
 
 
@@ -87,7 +88,8 @@ def _along_the_dial(args: Args) -> int:
     if args.json:
         print_json({"dial": [{**asdict(row), "product": product} for row, product in zip(rows, products, strict=True)]})
     else:
-        print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips", products))
+        title = "signal propagation at initialisation, by start and weight of the skips"
+        say(*signal_text(rows, title, products).split("\n"))
     return 0
 
 
@@ -99,6 +101,9 @@ def _on_photographs(args: Args) -> int:
     from dinoskip.models import load_backbone
     from dinoskip.pipeline.analysis import inspection
 
+    read = [args.data] if args.data != "bundled" else []
+    output = Output(given_folder(args.out or ".", read if args.out else ()), "analyze")
+    output.refuse_foreign(["inside.json"] if args.out else [])
     if args.count < 1:
         raise ConfigError("analyze: --count must be at least 1")
     backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.spec}
@@ -122,14 +127,13 @@ def _on_photographs(args: Args) -> int:
         scores += inspection.quantised_scores(backbone, measures, known, precisions)
     report = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
     if args.out:
-        out = Path(args.out)
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "inside.json", report)
-        inspection.draw(result, out)
+        with output.filled() as folder:
+            write_json(folder / "inside.json", report)
+            inspection.draw(result, folder)
     if args.json:
         print_json(report)
     else:
-        print(inspection.inside_text(result, scores))
+        say(*inspection.inside_text(result, scores).split("\n"))
     return 0
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 from dinoskip.config import RawConfig, apply_overrides, read_yaml
-from dinoskip.console import table
+from dinoskip.console import say, table, visible
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.read_points import FACETS
 
@@ -22,7 +22,7 @@ Args = argparse.Namespace
 Handler = Callable[[Args], int]
 SPEC = (
     "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME or "
-    "python:FILE.py:FUNCTION"
+    "python:FILE.py:FUNCTION, which runs the file"
 )
 LIKE_DATA = (
     "--images", "--image", "--dataset", "--datasets", "--data-dir", "--data-path", "--folder", "--input", "--root",
@@ -78,6 +78,10 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"no option {option}: this command takes {MEANT[option]}")
             if near := did_you_mean(option, [name for name in known if name.startswith("--")]):
                 self.error(f"no option {option}: {near}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End as argparse does; what was given, and is told again, is made visible."""
+        super().exit(status, None if message is None else f"{visible(message.rstrip(chr(10)))}\n")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is."""
@@ -212,9 +216,9 @@ def recipe_source(args: Args, recipe: str) -> RawConfig:
 
 def print_json(value: Any) -> None:
     """Print a result as JSON on stdout."""
-    print(json.dumps(value, indent=1))
+    say(*json.dumps(value, indent=1).split("\n"))
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
     """Print left-aligned columns on stdout."""
-    print(table(rows, header))
+    say(*table(rows, header).split("\n"))

@@ -24,11 +24,13 @@ from dinoskip.cli.arguments import (
     json_option,
     overrides_argument,
 )
-from dinoskip.cli.rows import conclude
+from dinoskip.cli.rows import conclude, rows_file
 from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.console import say
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
+from dinoskip.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import labelled
@@ -138,8 +140,8 @@ def _add_export(actions: Any) -> None:
 def convert_features(args: Args) -> int:
     from dinoskip.features.convert import SAVE, facets_of  # torch
 
-    SAVE[args.to](facets_of(args.store, args.facet), Path(args.out))
-    print(args.out)
+    SAVE[args.to](facets_of(args.store, args.facet), given_folder(args.out, [args.store]))
+    say(args.out)
     return 0
 
 
@@ -148,6 +150,7 @@ def export_features(args: Args) -> int:
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
 
+    out = given_folder(args.out, [args.data])
     transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
     named = ("backbone", "blocks", "facet", "norm", "dtype", "mode", "size", "batch")
     same = {name: getattr(args, name) for name in named}
@@ -155,7 +158,7 @@ def export_features(args: Args) -> int:
         export(
             load_backbone(args.backbone, device=here.device),
             photographs_below(Path(args.data), everything=args.everything),
-            Path(args.out),
+            out,
             blocks_of(args.blocks),
             facet=args.facet,
             norm=[args.norm or usual_norm(facet, "final") for facet in args.facet],
@@ -166,7 +169,7 @@ def export_features(args: Args) -> int:
             here=here,
         )
     if here.is_main:
-        print(args.out)
+        say(args.out)
     return 0
 
 
@@ -218,9 +221,11 @@ def run_stage(stage: Stage, args: Args) -> int:
     """``dinoskip probe``, ``tokencut``, ``knn``, ``retrieve`` or ``gallery``."""
     from dinoskip.distributed import is_main  # torch
 
+    if csv := getattr(args, "csv", None):
+        rows_file(csv)  # before hours of work
     runner = _runner_of(args, stage)
     runner.run({node.id for node in runner.planner.nodes})
     if is_main():
         page = "gallery" if stage.name == "gallery" else "report"
-        conclude(runner, (page,), as_json=args.json, csv=getattr(args, "csv", None))
+        conclude(runner, (page,), as_json=args.json, csv=csv)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sys
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.cli import studies, training
 from dinoskip.cli.arguments import Args, command, count
 from dinoskip.config import RawConfig, read_yaml, validate
-from dinoskip.console import log
+from dinoskip.console import log, say
 from dinoskip.environment import gpu_problem, visible_gpu
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.weights import recipe_of
@@ -58,7 +57,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
 
     parser = commands.add_parser("requeue")  # not in the list of commands
-    parser.set_defaults(handler=requeue, verbosity=0)
+    parser.set_defaults(handler=requeue, verbosity=0, prog=parser.prog)
     parser.add_argument("output")
     parser.add_argument("--begin", action="store_true")
     parser.add_argument("--code", type=count, default=0)
@@ -151,9 +150,9 @@ def submit(args: Args) -> int:
         _check_torch()
     text = script(cluster, name, output, words, Path.cwd())
     if args.dry_run:
-        print(text, end="")
+        say(*text.rstrip("\n").split("\n"))
         return 0
-    print(f"job {give(text, name, output, args.sbatch)}; script and log in {folder_of(output)}")
+    say(f"job {give(text, name, output, args.sbatch)}; script and log in {folder_of(output)}")
     return 0
 
 
@@ -163,5 +162,5 @@ def requeue(args: Args) -> int:
         launch.begin(Path(args.output))
         return 0
     again, why = launch.finish(Path(args.output), args.code, args.max)
-    print(f"job {launch.job_id()}: {why}", file=sys.stderr)
+    say(f"job {launch.job_id()}: {why}", error=True)
     return 0 if again else int(args.code)

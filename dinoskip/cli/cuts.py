@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
+from dinoskip.console import say
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.files import MAX_JSON, read_regular
+from dinoskip.output import given_file
 
 _WAYS = ("mean", "mean_kept", "rasa", "insid3")  # the choices of eval.tokencut.treatments.Positions but keep
 
@@ -38,11 +41,12 @@ def add_commands(commands: Any) -> None:
 
 
 def cuts(args: Args) -> int:
-    from dinoskip.pipeline.look.cuts import draw_cuts  # torch
+    from dinoskip.pipeline.look.cuts import MADE_BY, draw_cuts  # torch
 
     out, taus = Path(args.out), _taus(args.tau)
     if out.suffix not in {".png", ".pdf"}:
         raise ConfigError(f"--out {out}: ends neither in .png nor in .pdf")
+    out = given_file(out, lambda path: MADE_BY.encode() in read_regular(path, MAX_JSON))
     positions = _positions(args.positions if args.positions is not None else "mean" if args.images else "")
     images = Path(args.images) if args.images else None
     facets = facets_of(args.facet)
@@ -54,8 +58,8 @@ def cuts(args: Args) -> int:
     shown = [{**cut, "box": cut["box"] if cut["is_cut"] else "no cut"} for cut in result["cuts"]]
     print_table([tuple(_cell(cut[column]) for column in columns) for cut in shown], columns)
     if result["agreement"] is not None:
-        print(f"the cuts that there are agree with each other by IoU {result['agreement']:.2f} on average")
-    print(f"figure: {out.resolve()}")
+        say(f"the cuts that there are agree with each other by IoU {result['agreement']:.2f} on average")
+    say(f"figure: {out.resolve()}")
     return 0
 
 

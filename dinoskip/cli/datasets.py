@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import (
@@ -18,6 +17,7 @@ from dinoskip.cli.arguments import (
     print_json,
 )
 from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.console import say
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
@@ -25,6 +25,7 @@ from dinoskip.data.sets.prepare import missing
 from dinoskip.data.sets.prepare import prepare as unpack
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import ConfigError
+from dinoskip.output import given_folder
 from dinoskip.pipeline.stages.inputs import OneDataset
 
 
@@ -71,27 +72,27 @@ def check(args: Args) -> int:
         print_json([asdict(row) for row in rows])
         return 3 if any(row.faults for row in rows) else 0
     for row in rows:
-        print("\n".join(row.lines()))
+        say(*row.lines())
     return 3 if any(row.faults for row in rows) else 0
 
 
 def scenes(args: Args) -> int:
-    out = Path(args.out)
+    out = given_folder(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty folder", "name a new one")
-    print(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)).generate(out))
+    say(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)).generate(out))
     return 0
 
 
 def prepare(args: Args) -> int:
     """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
-    for line in unpack(args.kind, args.archives, args.out):
-        print(line)
+    for line in unpack(args.kind, args.archives, given_folder(args.out)):
+        say(line)
     wanted = missing(args.kind, args.out)
     for line in wanted:
-        print(line)
+        say(line)
     if not any(line.startswith("missing") for line in wanted):
-        print(f"next: dinoskip data check {args.kind} --data {args.out}")
+        say(f"next: dinoskip data check {args.kind} --data {args.out}")
     return 0
 
 
@@ -101,6 +102,6 @@ def pack(args: Args) -> int:
 
     settings = {"short_side": args.short_side, "quality": args.quality}
     config = validate(PackConfig, RawConfig(settings, {"": "command line"}))
-    source = open_photographs(args.data, everything=args.everything)
-    print(write_shards(source, args.out, config, threads=args.workers))
+    out, source = given_folder(args.out, [args.data]), open_photographs(args.data, everything=args.everything)
+    say(write_shards(source, out, config, threads=args.workers))
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, print_table
+from dinoskip.console import say
 from dinoskip.environment import describe, gpu_problem
 from dinoskip.errors import DataError
 from dinoskip.files import MANIFEST, find_below, verify_manifest
@@ -27,8 +27,8 @@ def verify(args: Args) -> int:
         raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
     problems = [problem for manifest in manifests for problem in verify_manifest(manifest.parent)]
     for problem in problems:
-        print(problem)
-    print(f"{len(manifests)} outputs checked, {len(problems)} problems", file=sys.stderr)
+        say(problem)
+    say(f"{len(manifests)} outputs checked, {len(problems)} problems", error=True)
     return 3 if problems else 0
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_table
-from dinoskip.console import log
+from dinoskip.console import log, say
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
+from dinoskip.output import Output, given_file, given_folder
 from dinoskip.results import normalisation_of
 from dinoskip.specs import run_weights, split_spec
 from dinoskip.vit_config import SHAPES, timm_name
@@ -98,6 +99,8 @@ def show(args: Args) -> int:
     ]
     rows.append(("image mean / deviation", normalisation_of(backbone.mean, backbone.std)))
     rows.append(("positions", backbone.positions))
+    runs = {"python": "the file", "hub": "the repository's hubconf.py"}.get(split_spec(args.spec)[0])
+    rows += [("runs code", f"yes, {runs}" if runs else "no")]
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
     return 0
@@ -123,22 +126,23 @@ def convert(args: Args) -> int:
     from dinoskip.models import save_timm_folder, save_weights  # torch, as below
     from dinoskip.models.transformers_layout import save_transformers_folder
 
-    out = Path(args.out)
+    out = given_file(args.out) if Path(args.out).suffix in _FILES else given_folder(args.out)
     if args.rows and (out.suffix in _FILES or args.layout != "timm"):
         raise ConfigError("--rows: is for the model card, which a folder of --layout timm has")
     if out.suffix in _PROGRAMS:
         _save_program(args, out)
     elif out.suffix == ".safetensors":
         save_weights(out, *_weights_of(args.spec))
-    elif args.layout == "transformers":
-        state, config, _ = _weights_of(args.spec)
-        save_transformers_folder(out, state, config)
     else:
         state, config, info = _weights_of(args.spec)
-        card = _card(args, out.name, state, config, info)
-        save_timm_folder(out, state, config, info)
-        write_text(out / "README.md", card)
-    print(out)
+        card = _card(args, out.name, state, config, info) if args.layout == "timm" else ""
+        with Output(out, "models convert", listed=False).filled() as folder:
+            if args.layout == "transformers":
+                save_transformers_folder(folder, state, config)
+            else:
+                save_timm_folder(folder, state, config, info)
+                write_text(folder / "README.md", card)
+    say(args.out)
     return 0
 
 

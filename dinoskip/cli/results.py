@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
+from dinoskip.console import say
+from dinoskip.output import Output, given_folder
 
 if TYPE_CHECKING:
     from visualize.board.ranking import BoardTable
@@ -59,23 +61,25 @@ def add_commands(commands: Any) -> None:
 def paper(args: Args) -> int:
     from dinoskip.pipeline.report.paper import write_paper  # torch
 
-    out = Path(args.out)
+    out = given_folder(args.out)
     cells = write_paper([Path(folder) for folder in args.study], out)
     page = (out / "index.html").resolve()
     if args.json:
         print_json({"page": str(page), "cells": {name: list(counts) for name, counts in cells.items()}})
         return 0
     for name, (have, every) in cells.items():
-        print(f"{name}: {have} of {every} cells")
-    print(f"paper: {page}")
+        say(f"{name}: {have} of {every} cells")
+    say(f"paper: {page}")
     return 0
 
 
 def board(args: Args) -> int:
-    from visualize.board import make_board, read_sources, write_board  # numpy, scipy
+    from visualize.board import BOARD_FILES, make_board, read_sources, write_board  # numpy, scipy
 
+    out = given_folder(args.out)
+    Output(out, "board").refuse_foreign(BOARD_FILES)
     ranked = make_board(read_sources(args.rows))
-    page = write_board(ranked, Path(args.out), args.title)
+    page = write_board(ranked, out, args.title)
     if args.json:
         tables = [{"measure": table.label, **table.setting, "lines": _ranks(table)} for table in ranked.tables]
         refused = [{"measure": pair.label, "differs": dict(pair.differs)} for pair in ranked.refused]
@@ -85,10 +89,10 @@ def board(args: Args) -> int:
         first = table.lines[0]
         where = " ".join(filter(None, (first.source, first.backbone, first.score.block)))
         count = sum(line.rank is not None for line in table.lines)
-        print(f"{table.label}: first of {count} is {where} with {first.score.value:.1f}")
+        say(f"{table.label}: first of {count} is {where} with {first.score.value:.1f}")
     for pair in ranked.refused:
-        print(f"not ranked together, {pair.label}: {pair.text}")
-    print(f"board: {page.resolve()}")
+        say(f"not ranked together, {pair.label}: {pair.text}")
+    say(f"board: {page.resolve()}")
     return 0
 
 
@@ -107,7 +111,7 @@ def compare(args: Args) -> int:
 
     comparison = pairs.compare(args.a, args.b, seed=args.seed)
     if not args.json:
-        print(comparison.text)
+        say(comparison.text)
         return 0
     about = [{"block": side.block, "selected": side.score.selected} for side in (comparison.a, comparison.b)]
     a, b = ({**side.row.plain(), **of} for side, of in zip((comparison.a, comparison.b), about, strict=True))

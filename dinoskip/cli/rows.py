@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
+from dinoskip.console import say
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.files import read_json, write_text
+from dinoskip.files import read_json, read_regular, write_text
+from dinoskip.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.records import read_records
@@ -68,9 +70,9 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
         for benchmark, models in last_epochs(by_model).items():
             blocks = dict.fromkeys(block for by_block in models.values() for block in by_block)
             lines = [[block, *(_shown(by_block.get(block)) for by_block in models.values())] for block in blocks]
-            print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
+            say(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
-            print()
+            say()
     records = {row: kept for out in runner.published().values() for row, kept in read_records(out).items()}
     scores = Scores(by_model, records)
     chosen: list[tuple[str, ...]] = []
@@ -91,7 +93,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     if chosen:
         print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
     if failed:
-        print(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
+        say(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
 
 
 def _read_at(benchmark: Benchmark, rows: Rows) -> str:
@@ -112,18 +114,24 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
     return publish_results(runner.results, rows, {name: runner.output(name) for name in pages})
 
 
+def rows_file(given: str) -> Path:
+    """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
+    head = rows_csv([]).splitlines()[0].encode()
+    return given_file(given, lambda path: read_regular(path, len(head), whole=False) == head)
+
+
 def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:
     """Bring rows and pages to the top of the study's folder, print the numbers, then where all is."""
     rows = rows_of(runner)
     written = publish(runner, rows, pages)
     if csv:
-        write_text(Path(csv), rows_csv(rows))
+        write_text(rows_file(csv), rows_csv(rows))
     if as_json:
         print_json([row.plain() for row in rows])
         return
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         for line in outliers_said(read_json(gallery / "outliers.json")):
-            print(line)
+            say(line)
     for path in written:
-        print(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")
+        say(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -10,6 +10,7 @@ from typing import Any
 from dinoskip.cli import studies
 from dinoskip.cli.arguments import Args, command, computing_options, data_option
 from dinoskip.config import RawConfig, validate
+from dinoskip.console import say
 from dinoskip.errors import ConfigError
 from dinoskip.fields import StudyName
 from dinoskip.files import write_text
@@ -73,5 +74,5 @@ def init_study(args: Args) -> int:
         text, seen = fitted(text, Path(args.data))
         then = f"for {seen}; next"
     write_text(path, text)
-    print(f"{path}: {then} `dinoskip plan {path}`")
+    say(f"{path}: {then} `dinoskip plan {path}`")
     return 0

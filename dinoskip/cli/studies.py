@@ -17,7 +17,7 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
-from dinoskip.console import duration, log
+from dinoskip.console import duration, log, say
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import find_below, read_json
@@ -55,6 +55,14 @@ def _study_arguments(parser: Any, *, choose: bool = False) -> None:
         parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
 
 
+def _retrain_option(parser: Any) -> None:
+    parser.add_argument(
+        "--retrain",
+        action="store_true",
+        help="train again, in its place, a finished training that is damaged; without it, none is ever replaced",
+    )
+
+
 def add_commands(commands: Any) -> None:
     parser = command(
         commands,
@@ -65,10 +73,12 @@ def add_commands(commands: Any) -> None:
     )
     _study_arguments(parser, choose=True)
     accept_option(parser)
+    _retrain_option(parser)
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
     _study_arguments(parser)
     accept_option(parser)
+    _retrain_option(parser)
     parser.add_argument(
         "--assume-data",
         action="store_true",
@@ -103,7 +113,9 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     device = study.device if device == "auto" else device
     accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
-    return study, variants, study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
+    again = getattr(args, "retrain", False)
+    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept, retrain=again)
+    return study, variants, runner
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
@@ -113,6 +125,7 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
     else:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
         runner.progress(chosen)
+    graph.refuse_damaged(steps, chosen)
 
 
 def run(args: Args) -> int:
@@ -169,14 +182,14 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         return 0
     print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
     rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
-    print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
+    say(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     asked = study.evaluate.precision
     auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""
-    print(f"Frozen networks compute in {study.precision}{auto}")
-    print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
+    say(f"Frozen networks compute in {study.precision}{auto}")
+    say(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
-        print(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
+        say(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
     return 0
 
 
@@ -214,13 +227,13 @@ def status(args: Args) -> int:
         if state is not None:
             training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
-    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked", "damaged")}
     if args.json:
         print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
         return 0
-    print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
+    say(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
     for name, state in training.items():
-        print(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
+        say(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
     if rows:
         print_rows(rows)
     return 0
@@ -234,10 +247,10 @@ def gc(args: Args) -> int:
     works = cleaning.unfinished(runner.artifacts, runner.continued())
     if not args.json:
         for path in unused:
-            print(path)
+            say(path)
         for work in works:
             use = "" if work.user is None else f", in use: {work.user}"
-            print(f"{work.path}  unfinished, {duration(work.seconds)} old{use}")
+            say(f"{work.path}  unfinished, {duration(work.seconds)} old{use}")
     if (args.delete or args.delete_unfinished) and pending:
         raise ConfigError(
             f"{study.directory}: {len(pending)} stages are not finished, so what they may need is not known",

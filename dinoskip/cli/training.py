@@ -16,13 +16,14 @@ from dinoskip.cli.arguments import (
     recipe_source,
 )
 from dinoskip.config import validate
-from dinoskip.console import log
+from dinoskip.console import log, say
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import FolderConfig
 from dinoskip.data.splits import split_path
 from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
+from dinoskip.output import given_folder
 from dinoskip.pipeline.leaks import common_verdicts
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised_config import SupervisedJob
@@ -99,9 +100,10 @@ def pretrain(args: Args) -> int:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
     images = open_photographs(args.data, everything=args.everything)
-    final = train(job, images, Path(args.out), allow=args.allow_change, **computing)
+    out = given_folder(args.out, filter(None, (args.data, args.online_knn)))
+    final = train(job, images, out, allow=args.allow_change, **computing)
     if is_main():
-        print(final)
+        say(final)
     return 0
 
 
@@ -121,7 +123,8 @@ def supervise(args: Args) -> int:
         for line in settle(common_verdicts(train, val, root), args.accept):
             log.warning("accepted: %s", line)
     computing = {"device": args.device, "workers": args.workers}
-    final = train_classifier(job, train, val, args.out, allow=args.allow_change, **computing)
+    out = given_folder(args.out, filter(None, (args.data, args.val)))
+    final = train_classifier(job, train, val, out, allow=args.allow_change, **computing)
     if is_main():
-        print(final)
+        say(final)
     return 0

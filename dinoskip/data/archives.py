@@ -31,6 +31,7 @@ from typing import IO, Any, cast
 from dinoskip.errors import DataError, DiskFull, guard, translate_write_errors
 from dinoskip.files import TEMPORARY, confined, open_regular
 from dinoskip.locks import directory_lock
+from dinoskip.output import move_new, remove
 
 MAX_FILES = 5_000_000
 MAX_BYTES = 1 << 40
@@ -181,7 +182,7 @@ def _merge(source: Path, target: Path) -> None:
     """Rename a tree into place: whole folders where there is none yet; files that are there stay as they are."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, target)
+        move_new(source, target)
     elif source.is_dir():
         for entry in sorted(source.iterdir()):
             _merge(entry, target / entry.name)
@@ -224,7 +225,7 @@ def unpack(
                 raise DiskFull(f"{out}: {archive.name} unpacks to {need:,} bytes, {free:,} are free")
             stack.enter_context(directory_lock(out))
             for left in out.glob(f"{_SCRATCH}*"):  # of one that was killed
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left, quiet=True)
             scratch = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=out, ignore_cleanup_errors=True)
             )

@@ -25,6 +25,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import MANIFEST, TEMPORARY, atomic_path, read_json, write_json, write_manifest
 from dinoskip.images import image_from_bytes, is_plain_jpeg
 from dinoskip.locks import directory_lock
+from dinoskip.output import remove
 
 PER_SHARD = 1000
 SUBSAMPLING = "4:2:0"
@@ -72,7 +73,7 @@ def pack(source: Source, out: str | Path, config: PackConfig, *, threads: int = 
                     )
                 progress.advance(len(members))
         for cache in out.glob(".*.index.json"):  # of this place and time, so no part of the output
-            cache.unlink()
+            remove(cache)
         write_json(out / PACK_RECORD, {**plan, "images": len(source) - len(bad), "left_out": bad})
         write_manifest(out, {"pack": plan["source"]})
     return out

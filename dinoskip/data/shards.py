@@ -125,7 +125,7 @@ class TarShards:
         shard = self.root / self.shards[self.shard_of[index]]
         size = int(self.sizes[index])
         try:
-            with open(shard, "rb", buffering=0) as stream:  # opened anew: no descriptors to share, whatever forks
+            with open_regular(shard) as stream:  # opened anew: no descriptors to share, whatever forks
                 content = os.pread(stream.fileno(), size, int(self.offsets[index]))
         except OSError as error:
             raise DataError(f"{shard}: cannot be read: {error.strerror}") from error

@@ -15,7 +15,7 @@ import importlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -25,11 +25,22 @@ import numpy as np
 import torch
 
 from dinoskip.console import Progress
-from dinoskip.errors import ConfigError, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, translate_write_errors
 from dinoskip.features.store import FeatureStore, cls_name, tokens_name
-from dinoskip.files import canonical_json, publish_directory, save_tensors, write_manifest, write_text
+from dinoskip.files import (
+    canonical_json,
+    list_files,
+    publish_directory,
+    read_manifest,
+    save_tensors,
+    verify_manifest,
+    write_manifest,
+    write_text,
+)
+from dinoskip.output import reserve
 
 SHARD_BYTES = 2**28
+KIND = "converted features"  # of a manifest's info
 _ROW_GROUP = 16  # images
 _CARD = """---
 configs:
@@ -60,9 +71,22 @@ def _package(name: str, extra: str) -> Any:
         raise ConfigError(f"--to: needs the package {package}", f"pip install 'dinoskip[{extra}]'") from error
 
 
+def _is_ours(out: Path) -> bool:
+    """Whether a folder is one that this module wrote, without a file more or another content."""
+    with suppress(DataError):
+        manifest = read_manifest(out)
+        return manifest.info.get("kind") == KIND and not verify_manifest(out) and list_files(out) == [*manifest.files]
+    return False
+
+
 @contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write into, which takes the place ``out`` at the end, whole or not at all."""
+def _new_folder(out: Path, *, again: bool = False) -> Iterator[Path]:
+    """A folder to write into, which takes the place ``out`` at the end, whole or not at all.
+
+    :class:`ConfigError` if something is there; ``again``: unless it is such a folder, unchanged.
+    """
+    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (again and _is_ours(out)))):
+        raise ConfigError(f"{out}: is there already", "move it away, or name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
         translate_write_errors(out),
@@ -71,7 +95,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         folder = Path(scratch) / out.name
         folder.mkdir()
         yield folder
-        write_manifest(folder)
+        write_manifest(folder, {"kind": KIND})
         publish_directory(folder, out)
 
 
@@ -96,13 +120,11 @@ def save_dataset(stores: Sequence[FeatureStore], out: Path) -> None:
     Raises :class:`ConfigError` without pyarrow and for a folder that exists and is none of these.
     """
     pyarrow, parquet = _package("pyarrow", "datasets"), _package("pyarrow.parquet", "datasets")
-    if out.exists() and not (out / "data").is_dir():
-        raise ConfigError(f"{out}: is there and is no data set folder", "name another folder")
     images = len(stores[0].ids)
     shards = max(1, math.ceil(sum(map(_bytes, stores)) / SHARD_BYTES))
     schema = _schema(pyarrow, stores)
     ends = np.linspace(0, images, min(shards, images) + 1).round().astype(int)
-    with _new_folder(out) as folder, Progress("data set", images, "images") as progress:
+    with _new_folder(out, again=True) as folder, Progress("data set", images, "images") as progress:
         (folder / "data").mkdir()
         for number, (start, end) in enumerate(pairwise(ends)):
             path = folder / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
@@ -129,9 +151,7 @@ def _tensors(stores: Sequence[FeatureStore], block: int) -> dict[str, torch.Tens
 
 
 def _whole(store: FeatureStore, out: Path) -> None:
-    """:class:`ConfigError` for a folder that is there, and for levels, which share no offsets."""
-    if out.exists():
-        raise ConfigError(f"{out}: is there already", "name another folder")
+    """:class:`ConfigError` for levels, which share no offsets."""
     if len(store.of_equal_grids()) > 1:
         raise ConfigError(f"{store.path}: its levels have grids of their own", "read the .npy files")
 
@@ -155,7 +175,14 @@ def save_hdf5(stores: Sequence[FeatureStore], out: Path) -> None:
     """
     h5py = _package("h5py", "hdf5")
     _whole(stores[0], out)
-    with _new_folder(out) as folder, h5py.File(folder / "features.h5", "w") as opened:
+    with _new_folder(out) as folder:
+        # Where a write fails, HDF5 fails again when it closes the file, and ends the process (SIGSEGV).
+        reserve(folder / "features.h5", _most_bytes(stores[0]))
+        _write_hdf5(h5py, stores, folder / "features.h5")
+
+
+def _write_hdf5(h5py: Any, stores: Sequence[FeatureStore], path: Path) -> None:
+    with h5py.File(path, "w") as opened:
         for key, value in _description(stores).items():
             if key == "ids":
                 opened.create_dataset(key, data=value, dtype=h5py.string_dtype())
@@ -168,6 +195,12 @@ def save_hdf5(stores: Sequence[FeatureStore], out: Path) -> None:
                 if name not in opened:
                     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
                     opened.create_dataset(name, data=bits.numpy())
+
+
+def _most_bytes(store: FeatureStore) -> int:
+    """What a store's arrays and description take in one file of HDF5, at most."""
+    held = sum((store.path / name).stat().st_size for name in list_files(store.path))
+    return held + 128 * len(store.ids) + 2**20  # sizes and a string's places for each image, headers
 
 
 def _bytes(store: FeatureStore) -> int:

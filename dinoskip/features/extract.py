@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 from dinoskip.console import Progress, duration, human_bytes, log
 from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
-from dinoskip.errors import DataError, OutputInUse
+from dinoskip.errors import DataError, ForeignOutput, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
-from dinoskip.features.writer import StoreWriter, discard, free_bytes, partial_path, prepare
+from dinoskip.features.writer import StoreWriter, discard, free_bytes, partial_path, prepare, refuse_foreign
 from dinoskip.files import MANIFEST, read_json
 from dinoskip.locks import DirectoryLock, directory_lock
+from dinoskip.output import followed, remove_empty
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -47,9 +48,9 @@ def export(
     Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
     byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
     image that cannot be read or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible
-    settings, :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
-    :class:`DiskFull`, at the start if the features cannot fit. While another process makes the same export, it waits
-    for it and returns its result.
+    settings and for what is no feature store's in ``out``, :class:`OutputInUse` if other features are there or another
+    process exports something else to it, :class:`DiskFull`, at the start if the features cannot fit. While another
+    process makes the same export, it waits for it and returns its result.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def export(
     reserve
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
     """
-    out, group = Path(out), group_without_timeout(here)
+    out, group = followed(out), group_without_timeout(here)
     settings = ExportSettings(blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
     plan = group.on_main(lambda: plan_export(backbone, dataset, settings))
     other = differing_rank(group.gather(backbone.weights_hash))
@@ -99,7 +100,8 @@ def _export(
         def begin() -> bytearray | None:
             """Batches that are done, on rank 0, which holds the lock; None if another process has done it all."""
             nonlocal lock
-            held.callback(_remove_empty, work)  # after the lock is released
+            refuse_foreign(work)
+            held.callback(remove_empty, work)  # after the lock is released: our work may be to be continued
             lock = _lock_or_wait(held, work, plan.manifest["key"])
             if _finished(out, plan):
                 return None
@@ -174,11 +176,6 @@ def _log_end(images: int, seconds: float, plan: ExportPlan, group: ProcessGroup)
     )  # fmt: skip
 
 
-def _remove_empty(work: Path) -> None:
-    with suppress(OSError):  # another process may have taken it already, or our work is to be continued
-        work.rmdir()
-
-
 def _lock_or_wait(held: ExitStack, work: Path, key: str) -> DirectoryLock:
     """Lock ``work``, after waiting for another process that exports the same there; a dead one's lock is void."""
     told = float("-inf")
@@ -199,18 +196,21 @@ def _finished(out: Path, plan: ExportPlan) -> bool:
     """Whether ``out`` holds what is asked for already, False if nothing is there; else refuse."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if (out / MANIFEST).is_file():
-        with suppress(DataError):
-            if FeatureStore.open(out).key == plan.manifest["key"]:
-                log.info("features: %s is already complete", out)
-                _clean_up(partial_path(out))
-                return True
+    if not out.is_dir() or not (out / MANIFEST).is_file():
+        held = next((path.name for path in sorted(out.iterdir())), "") if out.is_dir() else ""
+        raise ForeignOutput(f"{out / held}: is no feature store's", "move it away, or choose another output")
+    with suppress(DataError):
+        if FeatureStore.open(out).key == plan.manifest["key"]:
+            log.info("features: %s is already complete", out)
+            _clean_up(partial_path(out))
+            return True
     raise OutputInUse(f"{out}: holds something other than these features", "remove it or choose another output")
 
 
 def _clean_up(work: Path) -> None:
     """Remove what a kill between publishing and cleaning up has left."""
     if work.is_dir():
+        refuse_foreign(work)
         with suppress(OutputInUse), directory_lock(work):
             discard(work)
-        _remove_empty(work)
+        remove_empty(work)

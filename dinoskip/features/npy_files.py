@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.arrays import map_array
 from dinoskip.cores import available_cores
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
+from dinoskip.files import open_regular
 
 Arrays = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # name -> dtype and shape
 _CHUNK = 2**20  # bytes: stays in a core's cache between hashing and looking at it
@@ -73,12 +75,12 @@ def locate_array(folder: Path, name: str) -> ArrayLocation:
     """Return where ``name`` lies; :class:`DataError` if its file is missing or not of this format."""
     path = folder / f"{name}.npy"
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("not a regular file")
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_array(path)
         if not array.flags.c_contiguous:
             raise ValueError("its rows are not stored one after another (Fortran order)")
         return ArrayLocation(path, array.dtype, array.shape, array.offset)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path}: missing from this feature store") from None
     except Exception as error:  # NumPy's reader raises nearly anything on a file that is not its own
@@ -101,7 +103,7 @@ def has_recorded_hash(path: Path, sha256: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: Path, inode: int, size: int, modified: int) -> str:
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -131,7 +133,7 @@ def _read_through(location: ArrayLocation, inode: int, size: int, modified: int)
     row_values = max(1, location.row_bytes // kind.itemsize)
     first: int | None = None
     begin = 0  # values before the chunk
-    with open(location.path, "rb") as stream:
+    with open_regular(location.path) as stream:
         digest = hashlib.sha256(stream.read(location.start))
         buffer = bytearray(_CHUNK)
         while length := stream.readinto(buffer):

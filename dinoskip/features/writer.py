@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import time
 import zlib
@@ -23,11 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.console import human_bytes
-from dinoskip.errors import DataError, DinoskipError, DiskFull, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
-from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
+from dinoskip.files import (
+    TEMPORARY,
+    canonical_json,
+    open_regular,
+    publish_directory,
+    read_json,
+    read_regular,
+    write_json,
+    write_manifest,
+    write_text,
+)
+from dinoskip.output import refuse_links_in, remove
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 SUM_BYTES = 4  # of a journal's entry for a batch
@@ -60,7 +72,7 @@ def prepare(work: Path, plan: ExportPlan) -> bytearray:
         _begin(work, plan)
     places = {name: locate_array(work / "store", name) for name in plan.arrays}
     for journal in work.glob("journal-*"):
-        content = journal.read_bytes()
+        content = read_regular(journal, SUM_BYTES * len(done))
         recorded = np.frombuffer(content[: len(content) // SUM_BYTES * SUM_BYTES], "<u4")[: len(done)]
         for batch in np.flatnonzero(recorded).tolist():
             done[batch] |= recorded[batch] == _sum_on_disk(places, plan, batch)
@@ -100,11 +112,8 @@ def _matches(work: Path, plan: ExportPlan) -> bool:
 
 def _begin(work: Path, plan: ExportPlan) -> None:
     store = work / "store"
+    _remove_work(work)
     with translate_write_errors(work):
-        (work / "state.json").unlink(missing_ok=True)
-        for journal in work.glob("journal-*"):
-            journal.unlink()
-        shutil.rmtree(store, ignore_errors=True)
         free = free_bytes(work)
         if plan.nbytes > free:
             raise DiskFull(
@@ -123,7 +132,7 @@ class _RowFile:
         self.place = place
         # Never opened for reading: a network file system could then write back more of a page than our rows.
         self.handle = os.open(place.path, os.O_WRONLY)
-        with open(place.path, "rb") as stream:
+        with open_regular(place.path) as stream:
             self._hash = hashlib.sha256(stream.read(place.start))
         self._hashed = place.start  # bytes of the file, from its beginning, that are in the hash
 
@@ -150,7 +159,7 @@ class _RowFile:
         """The hash of the whole file, of which is read what could not be hashed on the way."""
         digest = self._hash.copy()
         try:
-            with open(self.place.path, "rb") as stream:
+            with open_regular(self.place.path) as stream:
                 stream.seek(self._hashed)
                 while part := stream.read(CHUNK_BYTES):
                     digest.update(part)
@@ -171,7 +180,7 @@ class StoreWriter:
         places = {name: locate_array(self.store, name) for name in plan.arrays}
         self._files: dict[str, _RowFile] = {}
         with translate_write_errors(work):
-            self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
+            self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             for name, place in places.items():
                 self._files[name] = _RowFile(place)
         largest_first = sorted(places, key=lambda name: -places[name].path.stat().st_size)
@@ -272,9 +281,19 @@ class StoreWriter:
 
 
 def discard(work: Path) -> None:
-    """Remove a working directory, all but its lock (the holder removes that)."""
-    for path in work.iterdir() if work.is_dir() else ():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != ".lock":
-            path.unlink(missing_ok=True)
+    """Remove what an export made in its working directory; the lock's holder removes that."""
+    _remove_work(work)
+
+
+def _remove_work(work: Path) -> None:
+    """Remove the state first: without it, all is begun again."""
+    for path in (work / "state.json", *work.glob("journal-*"), work / "store"):
+        remove(path)
+
+
+def refuse_foreign(work: Path) -> None:
+    """:class:`ConfigError` for a working directory that is a link, or in which is what no export makes."""
+    refuse_links_in(work)
+    for path in sorted(work.iterdir()) if work.is_dir() else ():
+        if not re.fullmatch(rf"state\.json|store|journal-\d+|\.lock.*|{re.escape(TEMPORARY)}.*", path.name):
+            raise ConfigError(f"{path}: no export has made this in its working folder", "move it away")

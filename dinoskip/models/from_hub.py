@@ -6,7 +6,10 @@ fetched, and any other must be a folder on this machine that the user names by i
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from dinoskip.models.export import load_strict
 from dinoskip.models.wrappings import read_tower
 from dinoskip.randomness import derive
 
+GITHUB = "https://api.github.com"
+_LONGEST_ANSWER = 2**24  # bytes: GitHub lists 300 files at most
+_CLONE = "clone it, read it, and name its folder: hub:./FOLDER:NAME"
 TRUSTED = ("facebookresearch/dino", "facebookresearch/dinov2", "facebookresearch/dinov3")
 
 
@@ -90,8 +96,34 @@ def _source(repository: str, spec: str) -> str:
         return "github"
     raise ConfigError(
         f"{spec}: torch.hub runs the code of a repository, and {repository!r} is not one of {', '.join(TRUSTED)}",
-        "clone it, read it, and name its folder: hub:./FOLDER:NAME",
+        _CLONE,
     )
+
+
+def _check_commit(repository: str, spec: str) -> None:
+    """:class:`ConfigError` for a commit that is not in the history of the repository's own branch.
+
+    GitHub keeps a repository and its forks in one store: a fork's commit is found under the parent's name, too. Code
+    that was fetched before is not asked about again, so that it needs no network.
+    """
+    place, _, commit = repository.partition(":")
+    if (Path(torch.hub.get_dir()) / f"{place.replace('/', '_')}_{commit}").is_dir():
+        return
+    address = f"{GITHUB}/repos/{place}/compare/HEAD...{commit}"
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            status = json.loads(answer.read(_LONGEST_ANSWER)).get("status")
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise WeightsError(f"{spec}: {address}: {error}", "try again later, or clone it") from error
+        status = "unknown"
+    except (OSError, ValueError, AttributeError) as error:
+        raise WeightsError(f"{spec}: whose commit this is cannot be asked: {first_line(error)}", _CLONE) from error
+    if status not in {"behind", "identical"}:  # the commit, seen from the branch's head
+        raise ConfigError(
+            f"{spec}: commit {commit} is not in the history of {place}: it may be a fork's, and torch.hub would run it",
+            _CLONE,
+        )
 
 
 def load_hub(text: str, **options: Any) -> LoadedModel:
@@ -111,8 +143,9 @@ def load_hub(text: str, **options: Any) -> LoadedModel:
     where = str(Path(repository).expanduser()) if source == "local" else repository
     load: Any = torch.hub.load
     trust = {} if source == "local" else {"trust_repo": True}
-    if re.fullmatch(r"[^:]+:[0-9a-f]{40}", repository):  # torch.hub knows heads of branches and tags alone
-        trust["skip_validation"] = True
+    if source == "github" and re.fullmatch(r"[^:]+:[0-9a-f]{40}", repository):
+        _check_commit(repository, spec)
+        trust["skip_validation"] = True  # torch.hub's own knows heads of branches and tags alone
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "hub", name))

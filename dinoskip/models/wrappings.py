@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.errors import WeightsError
-from dinoskip.files import load_tensors, load_torch_file
+from dinoskip.files import is_zip, load_tensors, load_torch_file
 
 PATCH_EMBEDDINGS = (
     "patch_embed.proj.weight",  # timm, the DINO authors, MAE, iBOT, MoCo v3
@@ -109,7 +108,7 @@ def read_content(path: Path, *, shapes_only: bool = False) -> Any:
 def _stand_ins(path: Path) -> list[Any]:
     """Empty classes under the names of harmless ones that the file mentions; none for what is no new torch file."""
     try:
-        if not zipfile.is_zipfile(path):
+        if not is_zip(path):
             return []
         named = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # said by the reader that comes next

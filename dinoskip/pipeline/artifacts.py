@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dinoskip.errors import DataError, translate_write_errors
+from dinoskip.errors import DataError
 from dinoskip.files import (
     MANIFEST,
-    TEMPORARY,
+    file_problem,
     find_below,
     hash_of_files,
+    list_files,
     publish_directory,
     read_json,
     read_manifest,
     write_json,
     write_manifest,
 )
+from dinoskip.output import own_folder, refuse_links_in, remove, remove_aside
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
@@ -43,6 +43,38 @@ LEFT_OUT = ("boards",)  # folders of side services, which may write there when a
 PARTIAL = ".partial-"
 RENAMED = ("features",)
 """Stages whose nodes had other names: their outputs of that time are found by their keys."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What stands at the place of an output.
+
+    ``output`` is its hash for other stages, as its manifest says it, None where nothing is published or no manifest can
+    be believed. ``damage`` has a line for every file that is not as published, ``changed`` one for every volatile file
+    (:data:`VOLATILE`), on which no other stage's result depends.
+    """
+
+    output: str | None = None
+    damage: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+def is_volatile(name: str) -> bool:
+    """Whether an output's hash leaves out the file of this relative name."""
+    return PurePosixPath(name).name in VOLATILE
+
+
+def write_marks(directory: Path) -> list[Any]:
+    """What is another after any file of :func:`list_files` was written to, by whatever means: sizes, inodes, times.
+
+    The time of the last change of an inode (ctime) cannot be set back, as that of the contents can.
+    """
+    marks = []
+    for name in list_files(directory):
+        with suppress(FileNotFoundError):
+            status = (directory / name).stat()
+            marks.append((name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    return marks
 
 
 @dataclass(frozen=True)
@@ -89,20 +121,24 @@ class Artifacts:
 
     def find(self, node: str, key: str) -> str | None:
         """Output hash of a complete output with this key, else None. Sizes are checked, contents by ``verify``."""
+        standing = self.standing(node, key)
+        return None if standing.damage else standing.output
+
+    def standing(self, node: str, key: str, *, contents: bool = False) -> Standing:
+        """What stands where the output with this key is published; with ``contents``, all bytes are compared."""
         path = self.path(node, key)
-        if not (path / MANIFEST).is_file():
-            return None
+        if not (path / MANIFEST).exists() and ((path / RELEASED).is_file() or not _holds_anything(path)):
+            return Standing()
         try:
             manifest = read_manifest(path)
-        except DataError:
-            return None
+        except DataError as error:
+            return Standing(damage=(str(error),))
         if manifest.info.get("key") != key or manifest.hash != hash_of_files(manifest.files, VOLATILE):
-            return None
-        for name, entry in manifest.files.items():
-            file = path / name
-            if not file.is_file() or file.stat().st_size != entry["bytes"]:
-                return None
-        return str(manifest.info.get(AS, manifest.hash))
+            return Standing(damage=(f"{path / MANIFEST}: damaged: it is not that of this output",))
+        found = {name: file_problem(path / name, entry, contents=contents) for name, entry in manifest.files.items()}
+        damage = tuple(text for name, text in found.items() if text and not is_volatile(name))
+        changed = tuple(text for name, text in found.items() if text and is_volatile(name))
+        return Standing(str(manifest.info.get(AS, manifest.hash)), damage, changed)
 
     def release(self, node: str, key: str) -> None:
         """Remove the files of a complete output that is not needed any more; its hash and its time stay.
@@ -111,12 +147,10 @@ class Artifacts:
         """
         path, output = self.path(node, key), self.find(node, key)
         write_json(path / RELEASED, {"key": key, "node": node, "hash": output})
-        (path / MANIFEST).unlink()
+        remove(path / MANIFEST)
         for left in path.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name not in {RELEASED, TIMING}:
-                left.unlink()
+            if left.is_dir() or left.name not in {RELEASED, TIMING}:
+                remove(left)
 
     def released(self, node: str, key: str) -> str | None:
         """Output hash of an output with this key whose files were removed after use, else None."""
@@ -129,16 +163,17 @@ class Artifacts:
             return None
         return str(left["hash"]) if left.get("key") == key else None
 
-    def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
+    def publish(self, node: str, key: str, record: Record, info: dict[str, Any], *, replace: bool = True) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash.
 
-        It is that of an earlier output if ``info`` says :data:`AS` which.
+        It is that of an earlier output if ``info`` says :data:`AS` which. Unless it may ``replace`` one,
+        :class:`OutputInUse` if there is one already.
         """
         partial = self.partial(node, key)
         digest = write_manifest(
             partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
         )
-        publish_directory(partial, self.path(node, key))
+        publish_directory(partial, self.path(node, key), replace=replace)
         write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
         return str(info.get(AS, digest))
 
@@ -168,16 +203,14 @@ class Artifacts:
     def fresh_partial(self, node: str, key: str, *, keep: bool) -> Path:
         """The partial directory, a new one unless the stage can resume (``keep``).
 
-        An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output.
+        An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output. Raises
+        :class:`ConfigError` for a link in its place, or in one that is kept.
         """
         partial = self.partial(node, key)
+        refuse_links_in(partial)
         if not keep and partial.exists():
-            aside = partial.with_name(f"{TEMPORARY}old-{partial.name}-{time.time_ns()}")
-            with translate_write_errors(partial):
-                os.replace(partial, aside)
-            shutil.rmtree(aside, ignore_errors=True)
-        partial.mkdir(parents=True, exist_ok=True)
-        return partial
+            remove_aside(partial, "old")
+        return own_folder(partial)
 
     def published(self) -> Iterator[Path]:
         """Directories of all published outputs of the study."""
@@ -200,3 +233,7 @@ class Artifacts:
         """Published outputs that the current plan does not use, and what is left of those released."""
         there = set(self.published()) | {path.parent for path in self.root.rglob(RELEASED)}
         return sorted(path for path in there if path not in current)
+
+
+def _holds_anything(path: Path) -> bool:
+    return path.is_dir() and next(path.iterdir(), None) is not None

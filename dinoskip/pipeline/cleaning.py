@@ -7,8 +7,6 @@ be continued (a preempted training, a half export) is unfinished, not unused; it
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dinoskip.errors import OutputInUse
-from dinoskip.files import TEMPORARY, find_below
+from dinoskip.files import find_below
 from dinoskip.locks import directory_lock, file_system_time, held_by
+from dinoskip.output import refuse_link, remove_aside
+from dinoskip.output import remove as remove_file
+from dinoskip.output import remove_empty as remove_folder
 from dinoskip.pipeline.artifacts import PARTIAL, Artifacts
 
 RUNNING = "running"
@@ -26,8 +27,23 @@ _CLEANING = "cleaning"
 
 def remove_empty(place: Path) -> None:
     """Remove a directory, and those above it, as far as they are empty."""
-    with suppress(OSError):  # another run has just taken it, or one is at work beside it
-        os.removedirs(place)
+    while place.is_dir() and not any(place.iterdir()):
+        remove_folder(place)  # unless another run has just taken it, or one is at work beside it
+        if place.exists():
+            return
+        place = place.parent
+
+
+def _remove_lock(lock: Path) -> None:
+    remove_file(lock)
+    remove_empty(lock.parent)
+
+
+def _sweep_killed(study: Path) -> None:
+    """Remove what says of runs that were killed that they are at work; nobody else would before a cleaning."""
+    for lock in find_below(study / RUNNING / ".runs", ".lock"):
+        if held_by(lock.parent) is None:
+            _remove_lock(lock)
 
 
 @contextmanager
@@ -40,6 +56,7 @@ def at_work(study: Path) -> Iterator[None]:
         busy = held_by(study / _CLEANING)
         if busy is not None:
             raise OutputInUse(f"{study}: `dinoskip gc` is at work here: {busy.message}", "wait for it")
+        _sweep_killed(study)
         yield
 
 
@@ -54,9 +71,8 @@ def alone(study: Path) -> Iterator[None]:
             busy = held_by(lock.parent)
             if busy is not None:
                 raise OutputInUse(f"{study}: a run is at work here: {busy.message}", "let it finish, then remove")
-        for lock in locks:  # of killed runs, or damaged: nobody else would ever remove them
-            lock.unlink(missing_ok=True)
-            remove_empty(lock.parent)
+        for lock in locks:  # of killed runs, or damaged
+            _remove_lock(lock)
         yield
 
 
@@ -78,7 +94,7 @@ def unfinished(artifacts: Artifacts, continued: set[Path]) -> list[Unfinished]:
     for path in find_below(artifacts.root, f"{PARTIAL}*"):
         inside = any(part.startswith(PARTIAL) for part in path.relative_to(artifacts.root).parts[:-1])
         if path.is_dir() and path not in continued and not inside:
-            busy = held_by(path)
+            busy = None if path.is_symlink() else held_by(path)
             works.append(Unfinished(path, now - _last_written(path, now), busy.message if busy else None))
     return sorted(works, key=lambda work: -work.seconds)
 
@@ -95,14 +111,11 @@ def _last_written(directory: Path, now: float) -> float:
 def remove(path: Path) -> None:
     """Remove an output or unfinished work: out of sight by one rename, then for good. Call it inside :func:`alone`.
 
-    Raises :class:`OutputInUse` if a living run holds the directory itself.
+    Raises :class:`OutputInUse` if a living run holds the directory itself, :class:`ConfigError` for a link.
     """
+    refuse_link(path)
     busy = held_by(path)
     if busy is not None:
         raise busy
-    aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    os.replace(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
-    with suppress(OSError):  # other outputs of this node are there
-        path.parent.rmdir()
+    remove_aside(path, "removed")
+    remove_folder(path.parent)  # unless other outputs of this node are there

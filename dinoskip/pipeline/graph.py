@@ -6,16 +6,17 @@ input}. Files outside the study enter by the hash of their content. Modification
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from dinoskip.config import Config, flatten, settings_for_key
-from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.console import log
+from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
 
-State = Literal["cached", "run", "blocked"]
+State = Literal["cached", "run", "blocked", "damaged"]
 NAMED = 3  # inputs that a blocked node is said to wait for
 
 
@@ -71,7 +72,10 @@ class Node:
 
 @dataclass(frozen=True)
 class PlannedNode:
-    """A node in a plan. ``key`` is None while an input's output is not known yet."""
+    """A node in a plan. ``key`` is None while an input's output is not known yet.
+
+    ``damaged`` is a finished training of which a file is not as it was published: it is not trained again unasked.
+    """
 
     node: Node
     state: State
@@ -132,14 +136,23 @@ def order(nodes: Sequence[Node], readers: Mapping[str, Collection[str]] | None =
 class Planner:
     """Decides node by node; the runner asks again after each stage, when an output hash has become known.
 
-    ``readers`` are as of :func:`order`.
+    ``readers`` are as of :func:`order`. ``trainings`` are the stages whose finished outputs are made again only with
+    ``retrain``, which compares all their bytes.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], artifacts: Artifacts, readers: Mapping[str, Collection[str]] | None = None
+        self,
+        nodes: Sequence[Node],
+        artifacts: Artifacts,
+        readers: Mapping[str, Collection[str]] | None = None,
+        *,
+        trainings: Collection[str] = (),
+        retrain: bool = False,
     ) -> None:
         self.nodes, self.readers = order(nodes, readers), readers or {}
-        self.artifacts = artifacts
+        self.artifacts, self.trainings, self.retrain = artifacts, trainings, retrain
+        self.made: set[str] = set()  # nodes that this run has made
+        self._told: set[str] = set()  # what has been said of changed files
         self.outputs: dict[str, str] = {}  # node id -> output hash, once known
         self.keys: dict[str, str] = {}  # node id -> key, once its inputs are known
         self._external: dict[str, Mapping[str, str]] = {}
@@ -161,10 +174,17 @@ class Planner:
         record = record_of(node, self.outputs, external)
         key = self.keys[node.id] = key_of(record)
         self.outputs.pop(node.id, None)
-        output = self.artifacts.find(node.id, key)
-        if output is not None:
-            self.outputs[node.id] = output
+        training = node.stage in self.trainings
+        contents = training and self.retrain and node.id not in self.made
+        standing = self.artifacts.standing(node.id, key, contents=contents)
+        self.tell_changed(standing.changed)
+        if standing.output is not None and not standing.damage:
+            self.outputs[node.id] = standing.output
             return PlannedNode(node, "cached", "", key)
+        if standing.damage and training and not self.retrain:
+            if standing.output is not None:  # what was made of it before is as good as it was
+                self.outputs[node.id] = standing.output
+            return PlannedNode(node, "damaged", _joined(standing.damage), key)
         released = self.artifacts.released(node.id, key)
         if released is not None:
             self.outputs[node.id] = released
@@ -172,7 +192,15 @@ class Planner:
         order_only = [source for source in node.order_only.values() if source not in self.outputs]
         if order_only:
             return self._blocked(node, order_only)
-        return PlannedNode(node, "run", self._reason(node, record), key)
+        reason = f"damaged: {_joined(standing.damage)}" if standing.damage else self._reason(node, record)
+        return PlannedNode(node, "run", reason, key)
+
+    def tell_changed(self, lines: Iterable[str]) -> None:
+        """Warn once of each volatile file that is not as it was published."""
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                log.warning("%s; a log or note, for which nothing is made again", line)
 
     @staticmethod
     def _blocked(node: Node, waiting: list[str]) -> PlannedNode:
@@ -198,6 +226,28 @@ class Planner:
         if not reasons:
             return "its output is missing or incomplete"
         return "; ".join(reasons[:3]) + (f" and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """The first lines and how many more there are."""
+    more = f" and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
+    return f"{'; '.join(lines[:NAMED])}{more}"
+
+
+def refuse_damaged(steps: Sequence[PlannedNode], chosen: Collection[str]) -> None:
+    """:class:`DataError` that names the damaged files of finished trainings that ``chosen`` nodes are, or need."""
+    by_id = {step.node.id: step for step in steps}
+    needed, left = set[str](), list(chosen)
+    while left:
+        if (name := left.pop()) not in needed and name in by_id:
+            needed.add(name)
+            left += by_id[name].node.needs.values()
+    lines = [f"{step.node.id}: a finished training is damaged: {step.reason}" for step in steps
+             if step.state == "damaged" and step.node.id in needed]  # fmt: skip
+    if lines:
+        hint = "put the file back, or give --retrain to train again in its place"
+        problems = tuple(f"{line} ({hint})" for line in lines)
+        raise DataError("; ".join(lines), hint, problems=problems)
 
 
 def differences(old: Record, new: Record) -> list[str]:

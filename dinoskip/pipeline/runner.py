@@ -14,11 +14,12 @@ from typing import Any
 from dinoskip.console import log
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
-from dinoskip.files import hash_of, verify_manifest, write_json, write_marks
+from dinoskip.files import differing_files, hash_of, write_json
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts
+from dinoskip.output import refuse_link
+from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts, is_volatile, write_marks
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
-from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
+from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
@@ -42,16 +43,20 @@ class Runner:
         works: Callable[[], Mapping[str, Work]] = dict,
         results: Path | None = None,
         accepted: Sequence[str] = (),
+        retrain: bool = False,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
-        doubtful of the data and accepted by name: manifests of what is made have it.
+        doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
+        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written.
         """
         self.study, self.works, self.results = study, works, results or study
         self.artifacts = Artifacts(study)
-        self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
-        self.stages = stages
+        trainings = {name for name, stage in stages.items() if stage.trains}
+        self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages), trainings=trainings, retrain=retrain)
+        self.stages, self.look = stages, look
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers, self.accepted = device, workers, list(accepted)
         self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
@@ -93,6 +98,9 @@ class Runner:
         """:meth:`run` on rank 0, which lets the others go at the end, unless they have left with it."""
         self.together = False
         try:
+            for name in ("stages", "records", RUNNING):
+                refuse_link(self.study / name)
+            self.look()
             with at_work(self.study):
                 return self._all(chosen)
         finally:
@@ -103,6 +111,7 @@ class Runner:
         happened: dict[str, str] = {}
         for node in self.planner.nodes:
             self.planner.external(node)
+        refuse_damaged(self.planner.plan(), chosen)
         progress = self.progress(chosen)  # plans: what is cached further on decides which stores are used up
         self.stores.tidy()
         for node in self.planner.nodes:
@@ -207,25 +216,33 @@ class Runner:
         info: dict[str, Any] = {"stage": node.stage, **({ACCEPTED: self.accepted} if self.accepted else {})}
         if stage.tells is not None and (same := self.artifacts.telling(node.id, stage.tells, stage.tells(out))):
             info[AS] = same
-        self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, info)
+        may_replace = not stage.trains or self.planner.retrain
+        self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, info, replace=may_replace)
+        self.planner.made.add(node.id)
         return seconds
 
     def _input(self, stage: Stage, source: str) -> Path:
         """Where ``stage`` reads the output of a node: whole, unless it reads no stores and this one was removed."""
         path = self._output(source)
         left = not stage.reads_stores and self.artifacts.released(source, self.planner.keys[source]) is not None
-        return path if left else self._verified(path)
+        return path if left else self._verified(source, path)
 
-    def _verified(self, path: Path) -> Path:
-        """``path``, an output that is about to be read, or was; :class:`DataError` if it is damaged.
+    def _verified(self, source: str, path: Path) -> Path:
+        """``path``, the output of a node that is about to be read, or was; :class:`DataError` if it is damaged.
 
-        Its bytes are compared once, and again where a file of it has been written to since.
+        Its bytes are compared once, and again where a file of it has been written to since. Of volatile files that
+        have changed it warns.
         """
         marks, known = write_marks(path), self._intact.get(path)
         if marks != known:
-            problems = verify_manifest(path, inner=known is not None)
+            found = differing_files(path, inner=known is not None)
+            problems = [text for name, text in found.items() if not is_volatile(name)]
             if problems:
-                raise DataError(f"damaged output: {problems[0]}", f"remove {path}: the same command makes it again")
+                hint = f"remove {path}: the same command makes it again"
+                if any(node.id == source and self.stages[node.stage].trains for node in self.planner.nodes):
+                    hint = "put the file back, or give --retrain to train again in its place"
+                raise DataError(f"damaged output: {problems[0]}", hint)
+            self.planner.tell_changed(found.values())
             self._intact[path] = marks
         return path
 
@@ -254,7 +271,7 @@ def _check_outside(node: Node, stage: Stage, out: Path) -> None:
     if not changed:
         return
     text = f"{node.id}: files were changed while this command ran: {', '.join(changed)}"
-    if not (stage.together and stage.resumes) or stage.disposable:
+    if not stage.trains:
         raise DataError(text, "run it again: it will read them as they are now")
     log.warning("%s; the training is kept, and %s says so", text, CHANGED_DATA)
     write_json(out / CHANGED_DATA, changed)

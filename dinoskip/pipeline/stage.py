@@ -96,6 +96,11 @@ class Stage:
     command: Command | None = None
 
     @property
+    def trains(self) -> bool:
+        """Whether it trains networks: hours of work, which nothing replaces unless that is asked for (--retrain)."""
+        return self.together and self.resumes and not self.disposable
+
+    @property
     def asked_by(self) -> str:
         """The key that names the data sets it reads."""
         return f"{self.place}.{'datasets' if self.place.startswith('evaluate.') else 'dataset'}"

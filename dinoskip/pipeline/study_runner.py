@@ -8,11 +8,13 @@ from dataclasses import replace
 from dinoskip.console import log
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.output import given_folder
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.leaks import verdicts
 from dinoskip.pipeline.progress import Work
+from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
@@ -30,6 +32,7 @@ def study_runner(
     device: str = "auto",
     workers: int = 0,
     accept: Collection[str] | None = None,
+    retrain: bool = False,
 ) -> Runner:
     """What runs ``nodes``, some or all of the study's. Its page says what was found of the study's data.
 
@@ -40,6 +43,8 @@ def study_runner(
     found = verdicts(study)
     accepted: list[str] = []
     if accept is not None:
+        for place in dict.fromkeys((study.directory, study.results)):
+            given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
         accepted = settle(found, {*study.accept, *accept})
         for line in accepted:
             log.warning("accepted: %s", line)
@@ -47,7 +52,7 @@ def study_runner(
             if verdict.state == "said":
                 log.info("%s", verdict.line)
     of_data = [_with_verdicts(node, found) for node in nodes]
-    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted)
+    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain)
 
 
 def runner_of(
@@ -58,6 +63,7 @@ def runner_of(
     device: str = "auto",
     workers: int = 0,
     accepted: Sequence[str] = (),
+    retrain: bool = False,
 ) -> Runner:
     """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass."""
 
@@ -77,6 +83,8 @@ def runner_of(
         works=works,
         results=study.results,
         accepted=accepted,
+        retrain=retrain,
+        look=lambda: refuse_foreign(study.results),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from dinoskip.console import say
 from dinoskip.errors import DinoskipError
 from dinoskip.plugins import found, use_files
 from dinoskip.testing.parts import problems_of
@@ -18,12 +19,12 @@ def main() -> int:
         use_files(parser.parse_args().plugin)
         every = {(group, name): problems_of(group, name) for group, name in found()}
     except DinoskipError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return error.exit_code
     for (group, name), problems in every.items():
-        print(f"{group} {name}: {'; '.join(problems) or 'ok'}")
+        say(f"{group} {name}: {'; '.join(problems) or 'ok'}")
     if not every:
-        print("no plug-in is installed, and none is named with --plugin")
+        say("no plug-in is installed, and none is named with --plugin")
     return int(any(every.values()))
 
 

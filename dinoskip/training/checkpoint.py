@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dinoskip.console import log
 from dinoskip.distributed import local, read_together, whole
-from dinoskip.errors import DataError, DiskFull, WeightsError, translate_write_errors
+from dinoskip.errors import DataError, DinoskipError, DiskFull, WeightsError, translate_write_errors
 from dinoskip.files import (
     TEMPORARY,
     load_tensors,
@@ -35,6 +34,7 @@ from dinoskip.files import (
 )
 from dinoskip.models.export import check_fit, save_weights
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
+from dinoskip.output import remove, remove_aside, remove_temporaries
 from dinoskip.specs import CHECKPOINTS, list_checkpoints
 from dinoskip.training.objective import Objective
 from dinoskip.vit_config import VitConfig
@@ -120,12 +120,7 @@ def of_epoch(run_dir: Path, epoch: int) -> Path:
 def sweep(run_dir: Path) -> None:
     """Remove what a killed run left unfinished; what cannot be removed stays. Call it only with the run's lock."""
     for folder in (run_dir, run_dir / CHECKPOINTS):
-        for path in folder.glob(f"{TEMPORARY}*"):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    path.unlink()
+        remove_temporaries(folder)
 
 
 # --- optimizer state by name -------------------------------------------------------------------------
@@ -226,14 +221,14 @@ def save(
             write_manifest(temporary, {"step": step})
             publish_directory(temporary, final)
     except DiskFull as error:
-        shutil.rmtree(temporary, ignore_errors=True)  # before its space is counted
+        remove(temporary, quiet=True)  # before its space is counted
         free = shutil.disk_usage(run_dir).free
         hint = "free some space, then the same command goes on from the checkpoint before"
         raise DiskFull(
             f"{final}: no space left: a checkpoint takes {content.nbytes} bytes, {free} are free", hint
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary, quiet=True)
     retain(run_dir, final, keep)
     return final
 
@@ -264,14 +259,11 @@ def prune(run_dir: Path, keep: Collection[int]) -> None:
     kept = {*keep, *pinned(run_dir)}
     for step, path in list_checkpoints(run_dir).items():
         if step not in kept:
-            # Renamed first: a kill in the middle must not leave a half-removed checkpoint under its name.
-            aside = path.with_name(f"{TEMPORARY}trash-{path.name}-{os.getpid()}")
             try:
-                os.replace(path, aside)
-            except OSError as error:
-                log.warning("%s: an old checkpoint that cannot be removed: %s", path, error.strerror or error)
-                continue
-            shutil.rmtree(aside, ignore_errors=True)
+                remove_aside(path, "trash")
+            except DinoskipError as error:
+                said = getattr(error.__cause__, "strerror", None) or error
+                log.warning("%s: an old checkpoint that cannot be removed: %s", path, said)
 
 
 def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer, run: str = "") -> int:

@@ -22,7 +22,8 @@ from pydantic import Field, StringConstraints
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, Preempted
-from dinoskip.files import MANIFEST, find_below, read_json, write_json, write_text
+from dinoskip.files import MANIFEST, MAX_JSON, find_below, read_json, read_regular, write_json, write_text
+from dinoskip.output import own_folder
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\n\r]+$")]
@@ -106,8 +107,7 @@ def run_tool(command: Sequence[str]) -> str:
 
 def submit(text: str, name: str, output: Path, options: Sequence[str] = (), *, run: Run = run_tool) -> str:
     """Write job ``name``'s script beside ``output``, give it to sbatch with more ``options``; return its number."""
-    path = folder_of(output) / f"{name}.sh"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = own_folder(folder_of(output)) / f"{name}.sh"
     write_text(path, text)
     return run(["sbatch", "--parsable", *options, str(path)]).strip().partition(";")[0]
 
@@ -143,7 +143,7 @@ def progress_of(output: Path) -> JobProgress:
     return JobProgress(
         steps=sum(saved.values()),
         stages=len(done),
-        batches=sum(_exported(path.read_bytes()) for path in find_below(output, "journal-*")),
+        batches=sum(_exported(read_regular(path, MAX_JSON)) for path in find_below(output, "journal-*")),
     )
 
 
@@ -177,7 +177,7 @@ def _record(output: Path) -> Path:
 def begin(output: Path, *, clock: Callable[[], float] = time.time) -> None:
     """Note how far ``output`` is as this job starts, for :func:`finish`."""
     path = _record(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    own_folder(path.parent)
     old = read_json(path) if path.exists() else {}
     write_json(
         path,

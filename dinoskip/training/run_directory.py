@@ -13,12 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.config import flatten
-from dinoskip.console import MetricsLog, log, read_metrics
+from dinoskip.console import MetricsLog, log, read_metrics, visible
 from dinoskip.distributed import World, on_main
 from dinoskip.environment import describe
-from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, RankLost, did_you_mean
+from dinoskip.errors import (
+    ConfigError,
+    DataError,
+    DinoskipError,
+    ForeignOutput,
+    Interrupted,
+    Preempted,
+    RankLost,
+    did_you_mean,
+)
 from dinoskip.files import TEMPORARY, hash_of, read_json, write_json
 from dinoskip.locks import DirectoryLock, directory_lock
+from dinoskip.output import refuse_links_in
 from dinoskip.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.guard import INTERRUPT, PREEMPT
@@ -129,7 +139,7 @@ class RunDirectory:
 
     def leave(self, state: str, error: str, code: int) -> None:
         """End this process from another thread than the main one, which cannot: say why, and give the lock back."""
-        os.write(2, f"error: {error}\n".encode())
+        os.write(2, f"error: {visible(error)}\n".encode(errors="backslashreplace"))
         with suppress(DinoskipError, OSError):
             self.report(now=True, state=state, error=error)
         self._held.close()
@@ -199,6 +209,7 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     A run without a checkpoint has nothing that another configuration could contradict, so it is new.
     Returns the changes that are allowed. Writing is also the proof, before the first step, that it can be done.
     """
+    refuse_links_in(path)
     recorded = path / "config.json"
     allowed: list[Change] = []
     steps = list_checkpoints(path)
@@ -218,13 +229,26 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     else:
         compare_configs(config, config, allow)
         foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))
-        if foreign and not recorded.exists():
-            raise OutputInUse(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
+        if foreign and not _is_run(recorded):
+            raise ForeignOutput(
+                f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory"
+            )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
     write_json(path / "env.json", describe() | here)
     sweep(path)
     return allowed
+
+
+def _is_run(recorded: Path) -> bool:
+    """Whether a config.json is a training's: others have files of this name, too."""
+    if not recorded.is_file():
+        return False
+    try:
+        config = read_json(recorded)
+    except DataError:  # of a run that a full disk ended, before its first checkpoint
+        return recorded.stat().st_size == 0
+    return isinstance(config, dict) and any(section in _with_new_names(config) for section in SECTIONS)
 
 
 def stopped_at_once(path: Path, request: int) -> Preempted | Interrupted:
@@ -247,7 +271,7 @@ def open_run(
 ) -> Iterator[RunDirectory]:
     """Lock and claim the directory, and see that status.json says how the block ended.
 
-    Raises :class:`OutputInUse` if a living run or something else than a run is there, :class:`ConfigError` if
+    Raises :class:`OutputInUse` if a living run is there, :class:`ConfigError` if it holds something else than a run, if
     it belongs to another configuration or cannot be written.
     """
     with ExitStack() as held:

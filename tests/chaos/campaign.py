@@ -156,7 +156,10 @@ class Campaign:
             allowed = allowed | {75, -signal.SIGTERM, -signal.SIGKILL}
         if damaged and not self.site.is_study:  # a setting in config.json may be another, or the file be gone
             allowed = allowed | {2, 5}
-        others = [str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
+        top = [str(path) for path in damaged if path.parent == self.site.study]
+        if top:  # rows and pages that are not as they were made, and are not replaced
+            allowed = allowed | {2}
+        others = [*top, str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
         return of_end(code, running.log, allowed, named if code == 3 else others)
 
     def _locks(self, damaged: list[Path]) -> bool:

@@ -353,9 +353,19 @@ def test_hints_say_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"junk")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"junk")
     vit = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
-    export = ["features", "export", "--backbone", vit, "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    export = [
+        "features",
+        "export",
+        "--backbone",
+        vit,
+        "--data",
+        str(tmp_path / "photos"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(export) == 3
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "a.jpg: not a readable image" in error

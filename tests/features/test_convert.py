@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -168,3 +170,21 @@ def test_a_data_set_has_a_column_of_every_facet(tmp_path: Path, backbone: Backbo
         opened = FeatureStore.open(store.path, facet=facet)
         for index, row in enumerate(rows):
             np.testing.assert_array_equal(np.array(row[f"block2_{facet}_tokens"]), opened.tokens(2, index))
+
+
+def _convert_with_a_limit(store: str, out: str, nbytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    sys.exit(main(["features", "convert", store, out, "--to", "hdf5", "-q"]))
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 16, 1 << 20])
+def test_hdf5_on_a_full_disk_is_one_line(store: Path, tmp_path: Path, nbytes: int) -> None:
+    """A traceback on a full disk, SIGSEGV under ulimit -f: HDF5 fails once more when it closes the file."""
+    pytest.importorskip("h5py")
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_convert_with_a_limit, args=(str(store), str(tmp_path / "rows"), nbytes)
+    )
+    process.start()
+    process.join(100)
+    assert process.exitcode == 6
+    assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ LEAVES = {
     "__version__",
     "errors",
     "files",
+    "output",
     "locks",
     "config",
     "cores",
@@ -191,6 +192,66 @@ def test_one_place_decodes_and_one_opens_weights() -> None:
             assert called.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
         assert called.isdisjoint({"eval", "exec"}), name
         assert "shell" not in {keyword.arg for node in calls for keyword in node.keywords}, name
+
+
+DELETES = {
+    "shutil.rmtree", "shutil.move", "os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.replace", "os.rename",
+    "os.renames",
+}  # fmt: skip
+MAY_DELETE = ("dinoskip/output.py", "dinoskip/files.py", "dinoskip/locks.py")
+
+
+def test_one_place_deletes_and_replaces() -> None:
+    """What is not ours is refused there: a link in the place of a working folder emptied another's folder."""
+    for path in SOURCES:
+        if (name := path.relative_to(ROOT).as_posix()) in MAY_DELETE:
+            continue
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                assert ast.unparse(node.func) not in DELETES, f"{name}:{node.lineno}"
+                assert node.func.attr not in {"unlink", "rmdir"}, f"{name}:{node.lineno}"
+
+
+def test_one_printer() -> None:
+    """dinoskip.console.say, which makes control characters visible; names of files forged lines."""
+    for path in SOURCES:
+        name = path.relative_to(ROOT).as_posix()
+        called = {ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)}
+        if name != "dinoskip/console.py" and not name.startswith("dinoskip/testing/examples/"):
+            assert called.isdisjoint({"print", "sys.stdout.write", "sys.stderr.write", "warnings.warn"}), name
+
+
+READS = {"zipfile.is_zipfile", "tarfile.is_tarfile", "np.load", "np.fromfile", "np.genfromtxt", "np.loadtxt"}
+"""Calls that open a path before anybody has looked whether it is a regular file; beside open, read_text, read_bytes."""
+OWN_READS = {
+    "dinoskip/files.py": "the door itself: open_regular",
+    "dinoskip/arrays.py": "map_array, after open_regular",
+    "dinoskip/pipeline/gallery/surfaces.py": "np.load of a stream of open_regular",
+    "dinoskip/cli/start.py": "the studies that come with the package",
+    "dinoskip/models/traced.py": "a temporary file of its own",
+    "dinoskip/testing/study.py": "an example that comes with the package",
+    "dinoskip/joining.py": "the source files of the package",
+    "visualize/pages.py": "the templates of the package",
+    "visualize/figures/drawing.py": "a figure that it has just drawn",
+}
+
+
+def test_one_door_for_files_that_are_read() -> None:
+    """/dev/zero as weights took all memory, and a FIFO hung: zipfile had opened them before they were looked at."""
+    for path in SOURCES:
+        if (name := path.relative_to(ROOT).as_posix()) in OWN_READS:
+            continue
+        for node in (node for node in nodes_of(path) if isinstance(node, ast.Call)):
+            text, called = ast.unparse(node), ast.unparse(node.func)
+            if "/proc/" in text:  # of the system
+                continue
+            at = 1 if called == "open" else 0
+            mode = node.args[at].value if len(node.args) > at and isinstance(node.args[at], ast.Constant) else "r"
+            opens = called == "open" or (called.endswith(".open") and mode in {"rb", "rt"})
+            assert not (opens and not set(str(mode)) & set("wax")), f"{name}:{node.lineno}: {text}: use open_regular"
+            assert called not in READS, f"{name}:{node.lineno}: {text}: use open_regular"
+            attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            assert attribute not in {"read_text", "read_bytes"}, f"{name}:{node.lineno}: {text}: use read_regular"
 
 
 def _requirement(line: str) -> tuple[str, str]:

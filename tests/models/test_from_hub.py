@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.models import load_backbone
+from dinoskip.models import from_hub, load_backbone
 from dinoskip.models.from_hub import load_hub
 
 
@@ -52,8 +56,35 @@ def test_hub_of_a_folder(tmp_path: Path) -> None:
         load_backbone(f"hub:{folder}:absent,pretrained=false")
 
 
-def test_a_commit_pins_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.hub refuses a commit that is not the head of a branch, unless it is told not to look."""
+class _GitHub(BaseHTTPRequestHandler):
+    """Answers as GitHub's API does: commits of a's are behind the head, those of f's a fork's, those of 0's unknown."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        commit = self.path.rpartition("...")[2]
+        status = {"a": "behind", "b": "identical", "f": "diverged", "e": "ahead"}.get(commit[0])
+        self.send_response(200 if status else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"status": status}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[_GitHub]]:
+    with HTTPServer(("127.0.0.1", 0), _GitHub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(from_hub, "GITHUB", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+        _GitHub.asked.clear()
+        yield _GitHub
+        server.shutdown()
+
+
+def test_a_commit_pins_the_code(monkeypatch: pytest.MonkeyPatch, github: type[_GitHub], tmp_path: Path) -> None:
+    """torch.hub refuses a commit that is not the head of a branch, unless it is told not to look: then we look."""
     given: list[Any] = []
 
     def load(where: str, name: str, **options: Any) -> torch.nn.Module:
@@ -61,9 +92,21 @@ def test_a_commit_pins_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.nn.Identity()
 
     monkeypatch.setattr(torch.hub, "load", load)
-    for reference in ("a" * 40, "main"):
+    for reference in ("a" * 40, "b" * 40, "main"):
         load_hub(f"facebookresearch/dinov2:{reference}:dinov2_vits14")
-    assert given == [(f"facebookresearch/dinov2:{'a' * 40}", True), ("facebookresearch/dinov2:main", False)]
+    place = "facebookresearch/dinov2"
+    assert given == [(f"{place}:{'a' * 40}", True), (f"{place}:{'b' * 40}", True), (f"{place}:main", False)]
+    assert github.asked == [f"/repos/{place}/compare/HEAD...{letter * 40}" for letter in "ab"]
+    for letter in "fe0":
+        with pytest.raises(ConfigError, match=letter * 40):
+            load_hub(f"{place}:{letter * 40}:dinov2_vits14")
+    assert len(given) == 3, "nothing of a fork's was run"
+    (tmp_path / f"facebookresearch_dinov2_{'c' * 40}").mkdir()
+    load_hub(f"{place}:{'c' * 40}:dinov2_vits14")  # fetched before: it needs no network
+    assert len(github.asked) == 5
+    monkeypatch.setattr(from_hub, "GITHUB", "http://127.0.0.1:9")
+    with pytest.raises(WeightsError, match="cannot be asked"):
+        load_hub(f"{place}:{'a' * 40}:dinov2_vits14")
 
 
 ROOT = Path(__file__).parents[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.errors import OutputInUse, Preempted
+from dinoskip.errors import ConfigError, OutputInUse, Preempted
 from dinoskip.files import read_manifest
 from dinoskip.locks import STALE, directory_lock
 from dinoskip.pipeline import cleaning
 from dinoskip.pipeline.artifacts import Artifacts, Record
+from dinoskip.pipeline.cleaning import RUNNING, alone, at_work, remove, unfinished
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
@@ -157,3 +159,35 @@ def test_leftovers_are_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = {"rows.json", f"inner/{name}"} if keep and not name.startswith(".nfs") else {"rows.json"}
     assert set(read_manifest(artifacts.path("probe", KEY)).files) == expected
     assert artifacts.find("probe", KEY)
+
+
+def test_what_killed_runs_say_of_themselves_goes_with_the_next_run(tmp_path: Path) -> None:
+    """running/.runs/*/.lock stayed for ever."""
+    killed = tmp_path / RUNNING / ".runs" / "killed"
+    killed.mkdir(parents=True)
+    lock = {"host": "elsewhere", "pid": 1, "boot": "another", "started": "1"}
+    (killed / ".lock").write_text(json.dumps(lock))
+    os.utime(killed / ".lock", (0, 0))
+    with at_work(tmp_path):
+        assert not killed.exists()
+        assert len(list((tmp_path / RUNNING / ".runs").iterdir())) == 1
+        with at_work(tmp_path):
+            assert len(list((tmp_path / RUNNING / ".runs").iterdir())) == 2, "those at work stay"
+    assert not (tmp_path / RUNNING).exists()
+
+
+def test_a_planted_link_is_named_and_stays(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine").write_text("mine")
+    study = tmp_path / "study"
+    link = study / "stages" / "knn" / "x" / ".partial-0123456789abcdef"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(other)
+    (work,) = unfinished(Artifacts(study), set())
+    assert (work.path, work.user) == (link, None)
+    with alone(study), pytest.raises(ConfigError, match="link"):
+        remove(work.path)
+    with pytest.raises(ConfigError, match="link"):
+        Artifacts(study).fresh_partial("knn/x", "0123456789abcdef", keep=False)
+    assert (link.is_symlink(), (other / "mine").read_text()) == (True, "mine")

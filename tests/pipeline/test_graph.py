@@ -15,7 +15,7 @@ import pytest
 from dinoskip.errors import ConfigError, DataError, OutputInUse
 from dinoskip.files import MANIFEST, read_json, verify_manifest, write_json, write_manifest
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.graph import Node, only, order, select
+from dinoskip.pipeline.graph import Node, only, order, record_of, select
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
 
@@ -138,12 +138,105 @@ def test_damaged_output_is_made_again(tmp_path: Path) -> None:
     text = next((tmp_path / "stages" / "two").glob("*/text"))
     text.write_text("damaged")
     assert run(tmp_path, counter, nodes(1)) == ["two"]
-    next((tmp_path / "stages" / "one").glob(f"*/{MANIFEST}")).unlink()
+    manifest = next((tmp_path / "stages" / "one").glob(f"*/{MANIFEST}"))
+    manifest.unlink()
     step = Runner(tmp_path, nodes(1), counter.table()).plan()[0]
-    assert (step.state, step.reason) == ("run", "its output is missing or incomplete")
+    assert step.state == "run"
+    assert str(manifest) in step.reason
     assert run(tmp_path, counter, nodes(1)) == ["one"]
     for manifest in tmp_path.rglob(MANIFEST):
         assert verify_manifest(manifest.parent) == []
+
+
+class Training(Counter):
+    """``one`` as a stage that trains, with a log and a status beside what it makes."""
+
+    def table(self) -> dict[str, Stage]:
+        def train(task: Task) -> None:
+            self._run("one", task)
+            (task.out / "checkpoint").mkdir(exist_ok=True)
+            (task.out / "checkpoint" / "teacher").write_text("weights")
+            for name in ("status.json", "metrics.jsonl", "env.json"):
+                (task.out / name).write_text("{}\n")
+
+        return super().table() | {"one": Stage("one", train, resumes=True, together=True)}
+
+
+def trained(tmp_path: Path) -> tuple[Training, Path]:
+    counter = Training()
+    run(tmp_path, counter, nodes(1))
+    (output,) = (tmp_path / "stages" / "one").iterdir()
+    return counter, output
+
+
+def files_of(output: Path) -> dict[str, tuple[int, bytes]]:
+    """Inode and content of every file."""
+    return {str(path): (path.stat().st_ino, path.read_bytes()) for path in output.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("status.json", "{} \n"), ("metrics.jsonl", "{}\n\n"), ("env.json", None), ("status.json", "[]\n")],
+    ids=["a blank", "an empty line", "removed", "of the same size"],
+)
+def test_a_changed_log_of_a_training_is_warned_of_and_nothing_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: str | None
+) -> None:
+    counter, output = trained(tmp_path)
+    (output / name).unlink() if content is None else (output / name).write_text(content)
+    before = files_of(output)
+    shutil.rmtree(tmp_path / "stages" / "two")  # so that it is read, too
+    assert run(tmp_path, counter, nodes(1)) == ["two"]
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert str(output / name) in warned
+    assert files_of(output) == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint/teacher", "text", MANIFEST])
+@pytest.mark.parametrize("damage", ["a byte short", "removed"])
+def test_a_damaged_training_is_named_and_not_replaced(tmp_path: Path, name: str, damage: str) -> None:
+    counter, output = trained(tmp_path)
+    damaged = output / name
+    damaged.unlink() if damage == "removed" else damaged.write_bytes(damaged.read_bytes()[:-3])
+    before = files_of(output)
+    steps = {step.node.id: step for step in Runner(tmp_path, nodes(1), counter.table()).plan()}
+    assert steps["one"].state == "damaged"
+    assert str(damaged) in steps["one"].reason
+    for chosen in ({"one", "two", "three"}, {"three"}):
+        with pytest.raises(DataError) as caught:
+            Runner(tmp_path, nodes(1), counter.table()).run(chosen)
+        assert str(damaged) in caught.value.problems[0]
+    assert counter.ran == ["one", "two", "three"], "those of the first run"
+    assert files_of(output) == before
+    again = Runner(tmp_path, nodes(1), counter.table(), retrain=True)
+    assert again.run(everything(again))["one"] == "done"
+    assert verify_manifest(output) == []
+
+
+def test_a_flipped_bit_of_a_training_is_found_where_it_is_to_be_trained_again(tmp_path: Path) -> None:
+    counter, output = trained(tmp_path)
+    (output / "text").write_text("3")
+    shutil.rmtree(tmp_path / "stages" / "two")
+    with pytest.raises(DataError, match="text: content differs"):
+        run(tmp_path, counter, nodes(1))
+    counter.ran.clear()
+    again = Runner(tmp_path, nodes(1), counter.table(), retrain=True)
+    again.run(everything(again))
+    assert counter.ran == ["one", "two"]
+    assert Runner(tmp_path, nodes(1), counter.table(), retrain=True).plan()[0].state == "cached"
+
+
+def test_nothing_publishes_over_a_training(tmp_path: Path) -> None:
+    """Even if a plan said so: what is there is looked at once more where it would be replaced."""
+    counter, output = trained(tmp_path)
+    runner = Runner(tmp_path, nodes(1), counter.table())
+    runner.plan()
+    before, key = files_of(output), runner.planner.keys["one"]
+    (runner.artifacts.fresh_partial("one", key, keep=True) / "text").write_text("other")
+    record = record_of(runner.planner.nodes[0], runner.planner.outputs, {})
+    with pytest.raises(OutputInUse):
+        runner.artifacts.publish("one", key, record, {}, replace=False)
+    assert files_of(output) == before
 
 
 def test_a_flipped_bit_in_an_input_is_named_before_it_is_read(tmp_path: Path) -> None:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dinoskip.decisions.wording import points
 from dinoskip.files import write_text
+from dinoskip.output import Output
 from dinoskip.results import rows_csv
 from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
 from visualize.pages import render_page
 from visualize.report.rows_page import write_long_table
 from visualize.tables import as_csv
 
+BOARD_FILES = ("index.html", "rows.html", "rows.csv", "board.csv", "refused.csv")
+"""What :func:`write_board` makes."""
 _SHOWN_REFUSED = 200
 
 
 def write_board(board: Board, out: Path, title: str = "Board") -> Path:
-    """Write ``index.html``, ``rows.html`` and the CSV files into ``out``; return the page."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write ``index.html``, ``rows.html`` and the CSV files into ``out``; return the page.
+
+    Raises :class:`ConfigError` for a file there that no board has made.
+    """
+    with Output(out, "board").filled() as folder:
+        _write(board, folder, title, {source.name: _link(source.gallery, out) for source in board.sources})
+    return out / "index.html"
+
+
+def _write(board: Board, out: Path, title: str, galleries: Mapping[str, str]) -> None:
     names = [source.name for source in board.sources for _ in source.rows]
     write_text(out / "rows.csv", rows_csv((row for source in board.sources for row in source.rows), names))
     write_text(out / "board.csv", _board_csv(board))
@@ -29,16 +41,14 @@ def write_board(board: Board, out: Path, title: str = "Board") -> Path:
     ]
     write_text(out / "refused.csv", as_csv(heads, refused))
     write_long_table(title, {source.name: source.rows for source in board.sources}, out / "rows.html")
-    page = out / "index.html"
     context = {
         "title": title,
         "tables": [_shown(table) for table in board.tables],
         "refused": [(pair.label, pair.text) for pair in board.refused[:_SHOWN_REFUSED]],
         "more_refused": max(0, len(board.refused) - _SHOWN_REFUSED),
-        "sources": [(source.name, len(source.rows), _link(source.gallery, out)) for source in board.sources],
+        "sources": [(source.name, len(source.rows), galleries[source.name]) for source in board.sources],
     }
-    render_page(page, "board.html", context, styles=("base.css", "report.css"), script="sort.js")
-    return page
+    render_page(out / "index.html", "board.html", context, styles=("base.css", "report.css"), script="sort.js")
 
 
 def _link(page: Path | None, out: Path) -> str:

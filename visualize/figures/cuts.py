@@ -13,6 +13,7 @@ from visualize import rasters
 from visualize.gallery.sheets import contact_sheet
 
 _LINE = (255, 140, 0)
+MADE_BY = "dinoskip cuts"  # in a figure's file: this program may replace it
 _LONGEST = 240  # pixels of a picture's longer side
 
 
@@ -48,7 +49,7 @@ def cuts_figure(
         [_with_label(small, label), *(_drawn(photo, small, cut, patch_size, scale) for cut in cuts)]
         for label, cuts in rows
     ]
-    contact_sheet(cells, ["", *columns], out, title=title, cell=_LONGEST)
+    contact_sheet(cells, ["", *columns], out, title=title, cell=_LONGEST, made_by=MADE_BY)
 
 
 def _with_label(small: np.ndarray, label: str) -> np.ndarray:

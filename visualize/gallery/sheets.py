@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import write_bytes
@@ -50,6 +51,7 @@ class _Sheet:
 
     image: Image.Image
     labels: list[_Label] = field(default_factory=list)
+    made_by: str = ""  # of a figure that only the same program may replace
 
 
 def chosen_images(ids: Sequence[str], chosen: int | Sequence[str] | None, setting: str) -> list[int]:
@@ -110,13 +112,15 @@ def contact_sheet(
     title: str = "",
     cell: int = 132,
     photographs: bool = True,
+    made_by: str = "",
 ) -> None:
     """Write a grid of pictures under column headings to ``out`` (``.png`` or ``.pdf``).
 
     ``cells`` are rows of uint8 (h, w, 3) arrays of any size, the first of a row a photograph; each row takes
     the photograph's shape, at most ``cell`` x ``cell`` pixels a picture. The others are enlarged to it as squares.
     Without ``photographs`` the first picture is as the others, and a PNG has the most of 256, 128, 64 or 32 colours
-    with which it is below 250 kB, or 32. None leaves an empty cell. Raises ValueError for rows of unequal length.
+    with which it is below 250 kB, or 32. None leaves an empty cell. The file says by which program it was ``made_by``,
+    if one is given. Raises ValueError for rows of unequal length.
     """
     if not cells or any(len(row) != len(columns) for row in cells):
         raise ValueError(f"every row needs {len(columns)} cells, one per heading")
@@ -127,6 +131,7 @@ def contact_sheet(
     depth = max(len(lines) for lines in headings)
     top = margin + (round(heading * 1.7) if title else 0) + depth * line
     sheet = _Sheet(Image.new("RGB", (width, top + sum(h + _GAP for h, _ in sizes) + margin - _GAP), _PAPER))
+    sheet.made_by = made_by
     if title:
         (text,) = _wrapped(title, heading, 0.9 * (width - 2 * margin), 1)  # bold letters are wider
         sheet.labels.append(_Label(margin, margin, text, heading, _INK, bold=True))
@@ -251,7 +256,10 @@ def _write(sheet: _Sheet, out: Path, *, small: bool = False) -> None:
         if small:
             stream = _fewer_colours(pictures, sheet.image)
         else:
-            sheet.image.save(stream, "PNG", optimize=True)
+            about = PngInfo()
+            if sheet.made_by:
+                about.add_text("Software", sheet.made_by)
+            sheet.image.save(stream, "PNG", optimize=True, pnginfo=about)
     write_bytes(out, stream.getvalue())
 
 
@@ -289,7 +297,9 @@ def _save_pdf(sheet: _Sheet, stream: io.BytesIO) -> None:
                 ha=across[label.anchor[0]], va=down[label.anchor[1]],
             )  # fmt: skip
         canvas: Any = FigureCanvasPdf(figure)
-        canvas.print_pdf(stream, metadata={"CreationDate": None})
+        canvas.print_pdf(
+            stream, metadata={"CreationDate": None, **({"Creator": sheet.made_by} if sheet.made_by else {})}
+        )
 
 
 def _wrapped(text: str, size: int, width: float, lines: int = 2) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from dinoskip.data.archives import md5_file, unpack
 from dinoskip.data.sets import KINDS, published_kinds
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import atomic_path
+from dinoskip.files import MAX_JSON, read_regular, write_bytes
 
 
 def archives_of(kind: str) -> Archives:
@@ -35,10 +34,10 @@ def _published(archives: Archives, path: Path) -> Published | None:
 def _copy_list(path: Path, folder: Path) -> str:
     """Put a list of ids where its kind looks for it."""
     target = folder / path.name
-    if target.exists() and target.read_bytes() != path.read_bytes():
+    content = read_regular(path, MAX_JSON)
+    if target.exists() and read_regular(target, MAX_JSON) != content:
         raise DataError(f"{target}: differs from {path}", "move it away, or choose another --out")
-    with atomic_path(target) as temporary:
-        shutil.copyfile(path, temporary)
+    write_bytes(target, content)
     return f"{path.name}: copied to {target}"
 
 

@@ -8,7 +8,6 @@ drawn (:mod:`dinoskip.data.shapes`), where form alone does. Same configuration, 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from dinoskip.data.shapes import SHAPES
 from dinoskip.data.sprites import KINDS, Kind, background
 from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
+from dinoskip.output import remove
 from dinoskip.randomness import numpy_rng
 
 YEAR = 2012  # of the VOC layout they are written in
@@ -235,7 +235,7 @@ def generated(
             write_json(temporary / recipe_file, recipe)
             publish_directory(temporary, final)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary, quiet=True)
     return final
 
 

@@ -22,6 +22,7 @@ from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, save_mas
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError, guard, translate_write_errors
 from dinoskip.files import TEMPORARY, read_regular, write_text
+from dinoskip.output import move_new, remove
 
 CLASSES_FILE = "classes.txt"
 VOC_CLASSES = (
@@ -239,9 +240,9 @@ def merge_sbd(root: Path) -> list[str]:
                 else:
                     save_mask(temporary / f"{Path(name).name}.png", _sbd_mask(sbd / "cls" / f"{Path(name).name}.mat"))
                 progress.advance()
-            os.replace(temporary, final)
+            move_new(temporary, final)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary, quiet=True)
     write_text(listed, "".join(f"{name}\n" for name in ids))
     return [
         f"{final}: {len(ids):,} masks, {len(train - val):,} of VOC2012 and the others of SBD; {listed.name} names them"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
+from dinoskip.files import open_regular
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.inputs import dataset_of
@@ -73,7 +74,7 @@ def _opened(of: Task, layer: str) -> tuple[Any, bool]:
 
 def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:
     """Maps by block and image id, of single blocks and of images that are shown."""
-    with np.load(folder / "maps.npz", allow_pickle=False) as stored:
+    with open_regular(folder / "maps.npz") as stream, np.load(stream, allow_pickle=False) as stored:
         where = {str(name): i for i, name in enumerate(stored["ids"].tolist()) if str(name) in set(ids)}
         numbers = [int(name[5:]) for name in stored.files if name[5:].isdecimal()]
         return {b: {name: stored[f"block{b}"][i] for name, i in where.items()} for b in numbers}

@@ -19,7 +19,9 @@ from dinoskip.read_points import usual_norm
 from eval.tokencut import to_pixels
 from eval.tokencut.positions import COMPONENTS, moments_of, rasa_projection
 from eval.tokencut.ways import CutWay, agreement, cut_every_way
-from visualize.figures.cuts import CutPicture, cuts_figure
+from visualize.figures.cuts import MADE_BY, CutPicture, cuts_figure
+
+__all__ = ["MADE_BY", "draw_cuts"]
 
 Grid = tuple[int, int]
 OF_A_SET = ("mean", "mean_kept", "rasa")  # ways of taking position out that need other images

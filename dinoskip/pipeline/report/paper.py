@@ -10,6 +10,7 @@ from typing import Any
 
 from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
+from dinoskip.output import Output
 from dinoskip.pipeline.report.page import SHEET, loss_of, measured, optimizers_of, strip_of
 from dinoskip.pipeline.report.results_folder import STUDY
 from dinoskip.pipeline.report.settings import described
@@ -48,19 +49,21 @@ def write_paper(folders: Sequence[Path], out: Path) -> dict[str, tuple[int, int]
     """
     if any((out / name).exists() for name in ("report", "stages")):
         raise ConfigError(f"{out}: is the folder of a study", "choose another for the page with --out")
+    output = Output(out, "paper")
+    output.refuse_foreign(("index.html", "paper.md", "img", "tables"))
     sources = [_source(folder, out) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     groups: dict[tuple[Path, str], list[_Source]] = {}
     for source in sources:
         groups.setdefault(source.training, []).append(source)
     reports = [_together(group) for group in groups.values()]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.filled() as folder:
         page = PaperPage(
             reports,
             _figures(sources, reports, Path(scratch)),
             _pictures(sources),
             {str(source.folder): source.report.title for source in sources},
         )
-        return build_paper(page, out)
+        return build_paper(page, folder)
 
 
 def _source(folder: Path, out: Path) -> _Source:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -11,10 +10,14 @@ from pathlib import Path
 from dinoskip.config import read_yaml
 from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, verify_manifest, write_bytes, write_text
+from dinoskip.files import MANIFEST, MAX_JSON, differing_files, read_regular, read_text, write_bytes, write_text
 from dinoskip.locks import directory_lock
+from dinoskip.output import Output, given_file, own_folder, remove_temporaries
+from dinoskip.pipeline.artifacts import is_volatile
 from dinoskip.results import EvalResult, rows_csv, write_rows
 
+PAGES = ("report", "gallery")
+TOP = (*PAGES, "index.html", "rows.json", "rows.csv")
 STUDY = "study.yaml"  # of a report: the settings that it was made by
 _FRONT = """<!doctype html>
 <meta charset="utf-8">
@@ -33,23 +36,41 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
         pages: the published output of a stage that makes a page, by its name (``report``, ``gallery``); the first that
             is there is what ``index.html`` opens. None where a stage has not run.
     """
-    written: list[Path] = []
     with directory_lock(study):
-        for left in study.glob(f"{TEMPORARY}*"):  # of a run that was killed here
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-        for name, source in pages.items():
-            if source is None:
-                continue
-            _say_replaced(study / name, source)
-            _install(source, study / name)
-            if not written:
-                write_text(study / "index.html", _FRONT.format(page=f"{name}/index.html"))
-                written.append(study / "index.html")
-        if rows:
-            write_rows(study / "rows.json", rows)
-            write_text(study / "rows.csv", rows_csv(rows))
-            written.append(study / "rows.csv")
-    return written
+        remove_temporaries(study)  # of a run that was killed here
+        with study_output(study).filled(keep=True) as fresh:
+            shown = [name for name, source in pages.items() if source is not None]
+            for name, source in pages.items():
+                if source is not None:
+                    _say_replaced(study / name, source)
+                    _copy(source, fresh / name, study / name)
+            if shown:
+                write_text(fresh / "index.html", _FRONT.format(page=f"{shown[0]}/index.html"))
+            if rows:
+                write_rows(fresh / "rows.json", rows)
+                write_text(fresh / "rows.csv", rows_csv(rows))
+    return [study / "index.html"] * bool(shown) + [study / "rows.csv"] * bool(rows)
+
+
+def study_output(study: Path) -> Output:
+    """What stands at the top of a study's folder, of this version's studies and of earlier ones'."""
+    return Output(study, "study", _of_earlier_versions)
+
+
+def refuse_foreign(study: Path) -> None:
+    """:class:`ConfigError` for what is in the place of a study's rows and pages and no study has made."""
+    study_output(study).refuse_foreign(TOP)
+
+
+def _of_earlier_versions(study: Path) -> list[str]:
+    """Rows and pages of a study without a list of them: it has stages of its own, or a report's settings."""
+    if not (study / "records").is_dir() and not any((study / page / STUDY).is_file() for page in PAGES):
+        return []
+    front = study / "index.html"
+    pages = [name for name in PAGES if (study / name / "index.html").is_file()]
+    ours = [name for name in ("rows.json", "rows.csv") if (study / name).is_file()]
+    known = front.is_file() and read_text(front) in [_FRONT.format(page=f"{n}/index.html") for n in PAGES]
+    return [*pages, *ours, *(["index.html"] if known else [])]
 
 
 def _say_replaced(standing: Path, fresh: Path) -> None:
@@ -66,25 +87,29 @@ def _say_replaced(standing: Path, fresh: Path) -> None:
         )  # fmt: skip
 
 
-def _install(source: Path, final: Path) -> None:
-    problems = verify_manifest(source)
+def _copy(source: Path, fresh: Path, final: Path) -> None:
+    problems = [text for name, text in differing_files(source).items() if not is_volatile(name)]
     if problems:
         raise DataError(f"damaged output: {problems[0]}", f"remove {source}: the same command makes it again")
-    fresh = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
     with translate_write_errors(final):
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
-    publish_directory(fresh, final)
 
 
 _PICTURE = re.compile(r"\]\(img/([\w.-]+)\)")
 
 
 def markdown_file(text: str) -> Path:
-    """The file named by ``--markdown``; :class:`ConfigError` unless it ends in ``.md`` and is no folder."""
+    """The file named by ``--markdown``; :class:`ConfigError` unless it ends in ``.md`` and is new or a report's."""
     path = Path(text)
     if path.suffix != ".md" or path.is_dir():
         raise ConfigError(f"--markdown {text}: is not the name of a Markdown file", "for example docs/results/study.md")
-    return path
+    return given_file(path, _is_report)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a Markdown file is a copied report: it has a report's folds and headings."""
+    text = read_text(path)
+    return text.startswith("# ") and '<details markdown="1"><summary>' in text and "## Numbers" in text
 
 
 def copy_markdown(report: Path, to: Path) -> list[Path]:
@@ -93,12 +118,10 @@ def copy_markdown(report: Path, to: Path) -> list[Path]:
     ``docs/results/study.md`` has its pictures in ``docs/results/study/``; none of them is a photograph. Returns the
     files written.
     """
-    text = (report / "report.md").read_text(encoding="utf-8")
+    text = read_text(report / "report.md")
     names = list(dict.fromkeys(_PICTURE.findall(text)))
     pictures = [to.with_suffix("") / name for name in names]
     for picture in pictures:
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(picture, (report / "img" / picture.name).read_bytes())
-    to.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(own_folder(picture.parent) / picture.name, read_regular(report / "img" / picture.name, MAX_JSON))
     write_text(to, _PICTURE.sub(lambda match: f"]({to.stem}/{match[1]})", text))
     return [to, *pictures]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from dinoskip.console import log, read_metrics
 from dinoskip.data.shards import Source
 from dinoskip.errors import NonFiniteError
 from dinoskip.files import read_json, write_json
+from dinoskip.output import remove
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
@@ -278,8 +278,7 @@ def _leave_only(out: Path, result: SweepResult) -> None:
     """Write the result and remove the runs: they hold timings, and the output must not depend on those."""
     write_json(out / SWEEP_RESULT, asdict(result))
     for row in result.rates:
-        if (run := _place(out, row.lr)).exists():
-            shutil.rmtree(run)
+        remove(_place(out, row.lr))
 
 
 def _place(out: Path, lr: float) -> Path:
