@@ -19,8 +19,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence_page import Sources, write_pages
+from benchmarks.evidence_answer import Sources
+from benchmarks.evidence_page import write_pages
 from benchmarks.evidence_rows import NETWORKS, SEEDS
+from benchmarks.late_blocks_page import EPOCHS
 from benchmarks.pages import read_csv, write_csv
 from dinoskip.console import log
 from dinoskip.environment import describe
@@ -146,7 +148,10 @@ def sources() -> Sources:
     second, late_blocks, dial = (
         read_csv(RESULTS.parent / name / "rows.csv") for name in ("dense_seeds", "late_blocks", "dial")
     )
-    return Sources(read_all(), read_rates(), read_csv(rule) if rule.is_file() else [], second, late_blocks, dial)
+    epochs = read_csv(EPOCHS) if EPOCHS.is_file() else []
+    return Sources(
+        read_all(), read_rates(), read_csv(rule) if rule.is_file() else [], second, late_blocks, dial, epochs
+    )
 
 
 def run_one(network: str, seed: int, place: Place) -> None:

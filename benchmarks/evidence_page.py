@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.evidence_answer import (
+    FLOORS,
+    HEADS,
+    ISOLATED,
+    PRIMARY,
+    Sources,
+    Unsureness,
+    about,
+    baselines,
+    by_tensor,
+    chosen_rates,
+    dial_curves,
+    dial_leads,
+    leading,
+    legend,
+    mean_rates,
+    outputs_at_the_same_rate,
+    readme_paragraph,
+    short_answer,
+    undefined_cuts,
+    unsure_signs,
+)
 from benchmarks.evidence_readings import (
     DISCOVERY,
+    FIXED,
     IMAGES,
+    MEASURES,
     NEIGHBOURS,
-    RULES,
     SEGMENTATION,
     SKIPLESS,
+    TENSORS,
+    UNSURE_MARK,
     Reading,
     readings,
     sentence,
-    short_answer,
     table,
 )
 from benchmarks.evidence_rows import (
     BLOCKS,
     NETWORKS,
     SEEDS,
-    Curve,
     Measure,
     Paired,
     Rows,
@@ -37,6 +58,7 @@ from benchmarks.evidence_rows import (
     differences,
     floor,
     identity,
+    label,
     mean_of_late_blocks,
     runs_of,
 )
@@ -48,39 +70,18 @@ CONFIGS = tuple(Path(f"configs/results/evidence{part}.yaml") for part in ("", "_
 LEVEL = 0.05
 DEGENERATE = 0.05  # below this share of images, a curve moves by less than its interval
 XEON = "fcfdede"  # the version of the runs that were made on the first machine
-FLOORS = ("colours", "random patch", "majority class", "centre box")
 README_MARKS = ("<!-- answer of the third study: python -m benchmarks.evidence page -->", "<!-- end of the answer -->")
 THIRD_PARTY = "https://github.com/gacikgoz/cutting-the-skip-reproduction"
 
-PRIMARY = (
-    Measure("mIoU above colours", "probe", "mIoU", "scenes", "out"),
-    Measure("CorLoc", "tokencut", "CorLoc", "scenes", "key"),
-)
 SECONDARY = (
-    Measure("mIoU, read at mlp", "probe", "mIoU", "scenes", "mlp"),
-    Measure("CorLoc, read at out", "tokencut", "CorLoc", "scenes", "out"),
+    Measure("mIoU, MLP branches", "probe", "mIoU", "scenes", "mlp"),
+    Measure("CorLoc, block outputs", "tokencut", "CorLoc", "scenes", "out"),
     Measure("mIoU, 128 px", "probe", "mIoU", "double", "out"),
-    Measure("mIoU, 128 px, read at mlp", "probe", "mIoU", "double", "mlp"),
+    Measure("mIoU, 128 px, MLP branches", "probe", "mIoU", "double", "mlp"),
     Measure("CorLoc, 128 px", "tokencut", "CorLoc", "double", "key"),
-    Measure("CorLoc, 128 px, read at out", "tokencut", "CorLoc", "double", "out"),
+    Measure("CorLoc, 128 px, block outputs", "tokencut", "CorLoc", "double", "out"),
     Measure("k-NN, Imagenette", "knn", "accuracy_k20", "imagenette", "out"),
 )
-_CUT = tuple(measure for measure in (*PRIMARY, *SECONDARY) if measure.task == "tokencut")
-_DIAL = Measure("", "tokencut", "CorLoc", "scenes", "key")
-_DIAL_NETWORKS = ("mixing", "mixing_annealed", "paper_annealed", "mixing_distilled")
-_DIAL_EPOCH = "11"
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The rows that the page is made of, each a committed file below ``docs/results``."""
-
-    rows: Rows
-    rates: Rows
-    rule: Rows
-    second: Rows
-    late_blocks: Rows
-    dial: Rows
 
 
 # --- the rule that was fixed before the first run ----------------------------------------------------
@@ -106,7 +107,7 @@ class Comparison:
         if corrected < LEVEL:
             return f"{self.direction}, p = {corrected:.3g}"
         most = max(abs(self.lead.mean - self.lead.half), abs(self.lead.mean + self.lead.half))
-        return f"undecided, p = {corrected:.3g}: smaller than {most:.1f}"
+        return f"undecided, p = {corrected:.3g}: a difference of up to {most:.1f} either way is not excluded"
 
 
 def by_seed(rows: Rows, measure: Measure, network: str) -> dict[int, float]:
@@ -145,7 +146,7 @@ def _simulated(rule: Rows) -> str:
     shares = ", ".join(f"{float(row['wrong']):.1f} % ({row['deviations']})" for row in rule)
     return (
         f"Of {int(rule[0]['studies']):,} simulated studies in which no network differs from another, the rule gives a "
-        f"wrong verdict in {shares}, by how the seeds deviate (`python -m benchmarks.evidence_rule`)."
+        f"wrong verdict in {shares}, by the distribution of the seeds (`python -m benchmarks.evidence_rule`)."
         if rule
         else ""
     )
@@ -158,125 +159,74 @@ def against_baselines(rows: Rows) -> list[str]:
     """Return each network's lead over the best baseline without a network, by Student's t over seeds."""
     lines = []
     for measure in PRIMARY:
-        heights = {name: value for name in FLOORS if (value := floor(rows, measure, name)) is not None}
-        if not heights:
+        if (found := baselines(rows, measure)) is None:
             continue
-        best = max(heights, key=lambda name: heights[name])
-        for network in NETWORKS:
-            of = curves(rows, measure)[network]
-            lead = Paired({seed: mean_of_late_blocks(of[seed]) - heights[best] for seed in of})
+        best, height, leads = found
+        for network, lead in leads.items():
             p = "" if np.isnan(lead.p) else f"{lead.p:.2g}"
-            lines.append([f"{network} − {best} ({heights[best]:.1f})", measure.metric, str(lead.n), lead.text, p])
+            lines.append([f"{label(network)} − {best} ({height:.1f})", measure.metric, str(lead.n), lead.text, p])
     return markdown_table(["network − best baseline", "measure", "seeds", "difference", "p"], lines)
 
 
 def _other_study(dial: Rows) -> list[str]:
     """Return what our study from skips to none says by the same readings: a sentence and a table."""
-    of: dict[str, dict[int, dict[int, float]]] = {name: {} for name in ("skip", *_DIAL_NETWORKS)}
-    for row in dial:
-        match = re.fullmatch(r"(\w+)-soap-s(\d+)", row["model"])
-        trained = row["epoch"] == _DIAL_EPOCH and row["block"].isdigit() and not row["note"]
-        if match and trained and _DIAL.is_of(row) and row["facet"] == _DIAL.facet:
-            of[match[1]].setdefault(int(match[2]), {})[int(row["block"])] = float(row["value"])
-    named = [name for name in _DIAL_NETWORKS if of[name]]
-    if not named or not of["skip"]:
+    every, of = dial_leads(dial), dial_curves(dial)
+    if not every:
         return []
-    every = {
-        rule: {name: Paired(differences(of, name, "skip", count)) for name in named} for rule, count in RULES.items()
-    }
     late = mean_of_late_blocks
     skip = statistics.mean(late(curve) for curve in of["skip"].values())
     early = statistics.mean(statistics.mean(curve[block] for block in range(1, 5)) for curve in of["skip"].values())
-    ahead = [name for name in named for lead in [every["mean of blocks 5-12"][name]] if lead.sign > 0]
     falls = "falls" if skip < early else "does not fall"
-    lead = f"{', '.join(ahead)} lead" if ahead else "no network without skips leads"
+    seeds = max(lead.n for lead in every[FIXED].values())
     said = (
         f"**Another study of ours, by the same reading.** In [the study from skips to none](dial.md) (48 px, 407 steps "
-        f"on scenes, {every['mean of blocks 5-12'][named[0]].n} seeds) the CorLoc of keys of *skip* {falls} from "
-        f"blocks 1-4 ({early:.1f}) to blocks 5-12 ({skip:.1f}), and there {lead} over it."
+        f"on scenes, {seeds} seeds, learning rates not searched) the CorLoc of keys of *skip* {falls} from blocks 1-4 "
+        f"({early:.1f}) to blocks 5-12 ({skip:.1f}), and there {leading(every[FIXED])} over it. *annealed* is called "
+        f"*mixing annealed* there, and *paper annealed* is *{label('paper_annealed')}* here."
     )
-    cells = [[rule, *(f"{by[name].text}, p {by[name].p:.2g}" for name in named)] for rule, by in every.items()]
-    columns = ["keys, scenes, 48 px", *(f"{name.replace('_', ' ')} − skip" for name in named)]
+    cells = [[rule, *(f"{lead.text}, p {lead.p:.2g}" for lead in by.values())] for rule, by in every.items()]
+    columns = ["keys, scenes, 48 px", *(f"{label(name)} − skip" for name in every[FIXED])]
     return [said, "", *markdown_table(columns, cells)]
 
 
-def unsure_signs(rows: Rows) -> tuple[list[str], int]:
-    """Return the differences in CorLoc whose sign could change if cuts that do not exist are misses, and how many "
-    "are."""
-    turned, counted = [], 0
-    for measure in _CUT:
-        of, share = curves(rows, measure), curves(rows, measure, "degenerate")
-        for (rule, count), network in product(RULES.items(), SKIPLESS):
-            low, high = (_with_misses(of, share, {name}) for name in (network, "skip"))
-            ends = [Paired(differences(curve, network, "skip", count)).sign for curve in (low, high)]
-            counted += 1
-            if set(ends) != {Paired(differences(of, network, "skip", count)).sign}:
-                turned.append(f"{network}, {IMAGES[measure.dataset]}, {measure.facet}, {rule}")
-    return turned, counted
-
-
-def _degenerate(rows: Rows, unsure: tuple[list[str], int]) -> list[str]:
-    """Return what cuts that do not exist do to these rows, and a table of the curves that change.
-
-    ``unsure`` is of :func:`unsure_signs`.
-    """
+def _degenerate(rows: Rows, unsure: Unsureness) -> list[str]:
+    """Return what undefined cuts do to these rows, and a table of the blocks that have them."""
     cells = []
-    for measure, network in product(_CUT, NETWORKS):
+    cut = [measure for task, measure in MEASURES if task == DISCOVERY]
+    for measure, network in product(cut, NETWORKS):
         by = curves(rows, measure, "degenerate")[network].values()
         shares = {block: [curve[block] for curve in by if block in curve] for block in range(1, 13)}
         many = [str(block) for block, of in shares.items() if of and statistics.mean(of) >= DEGENERATE]
-        cells += [[network, IMAGES[measure.dataset], measure.facet, " ".join(many)]] if many else []
-    turned, counted = unsure
+        where = [label(network), IMAGES[measure.dataset], TENSORS[measure.facet]]
+        cells += [[*where, " ".join(many)]] if many else []
     text = (
-        "**Cuts that do not exist.** A graph that joins every patch to every other has no second eigenvector. In these "
-        "rows such a cut still has the box of whichever vector the processor's library returned, which is why "
-        "*colours* has another CorLoc on each of the two machines; from this version on it has no box and counts as a "
-        "miss. If all these boxes of one of two networks were hits, and were misses now, the sign of "
-        f"{len(turned)} of {counted} differences could change{': ' if turned else ''}{'; '.join(turned)}."
+        "**Undefined cuts.** Where all patch affinities of an image are above τ, its graph joins every patch to every "
+        "other, and the second eigenvector is not unique. In these rows such a cut still has the box of whichever "
+        "vector the processor's library returned, which is why *colours* has another CorLoc on each of the two "
+        "machines; from this version on it has no box and counts as a miss. If all these boxes of one of two networks "
+        f"were hits, and were misses now, the sign of {len(unsure.turned)} of {unsure.checked} differences could "
+        f"change: those marked {UNSURE_MARK} [above](#object-discovery-corloc). The rows on other scenes "
+        f"({unsure.unrecorded} differences) have no record of such cuts."
     )
     columns = ["network", "images", "tensor", f"blocks with such cuts in {DEGENERATE:.0%} of images or more"]
-    return [text, "", *folded("Which cells change", markdown_table(columns, cells))] if cells else []
-
-
-def _with_misses(
-    of: Mapping[str, Mapping[int, Curve]], share: Mapping[str, Mapping[int, Curve]], networks: set[str]
-) -> dict[str, dict[int, dict[int, float]]]:
-    """Return CorLoc with every degenerate cut of some networks counted as a miss, as far as hits allow."""
-    return {
-        network: {
-            seed: {
-                block: max(value - 100 * share[network][seed][block], 0.0) if network in networks else value
-                for block, value in curve.items()
-            }
-            for seed, curve in by.items()
-        }
-        for network, by in of.items()
-    }
+    return [text, "", *folded("Blocks with undefined cuts", markdown_table(columns, cells))] if cells else []
 
 
 # --- limits ------------------------------------------------------------------------------------------
 
 
 def _chosen_rates(rates: Rows) -> str:
-    """Return how the learning rates were chosen, and how far those of *skip* and *mixing* are apart."""
-    means = _mean_rates(rates)
-    best = {network: max(by, key=lambda lr: by[lr]) for network, by in means.items() if by}
+    """Return how the learning rates were chosen, and which."""
+    means, best = mean_rates(rates), chosen_rates(rates)
     if not {"skip", "mixing"} <= set(best):
         return ""
     tops = [means[network][lr] for network, lr in best.items()]
-    chosen = ", ".join(f"{network} {lr:g}" for network, lr in best.items())
+    chosen = ", ".join(f"{label(network)} {lr:g}" for network, lr in best.items())
     return (
-        f"Rates were chosen after 100 steps, by mIoU alone, where the best values are {min(tops):.1f} to "
+        f"Learning rates were chosen after 100 steps, by mIoU alone, where the best values are {min(tops):.1f} to "
         f"{max(tops):.1f}: {chosen}. That of *skip* is {best['skip'] / best['mixing']:.0f} times that of *mixing*, so "
-        "networks may differ by how far they are trained ([late blocks](late_blocks.md))."
+        "networks may differ by how far they are trained ([late blocks](late_blocks.md#skips-or-learning-rate))."
     )
-
-
-def _mean_rates(rates: Rows) -> dict[str, dict[float, float]]:
-    every: dict[str, dict[float, list[float]]] = {network: {} for network in NETWORKS}
-    for row in rates:
-        every[row["network"]].setdefault(float(row["lr"]), []).append(float(row["miou"]))
-    return {name: {lr: statistics.mean(values) for lr, values in sorted(by.items())} for name, by in every.items()}
 
 
 def _machines(rows: Rows) -> list[str]:
@@ -287,7 +237,7 @@ def _machines(rows: Rows) -> list[str]:
     if not first or not rest:
         return []
     alone = ", ".join(
-        f"{pair.lead.mean:+.1f} ({pair.network} − skip, {pair.measure.name}, {pair.lead.n})"
+        f"{pair.lead.mean:+.1f} ({label(pair.network)} − skip, {pair.measure.name}, {pair.lead.n})"
         for pair in comparisons(first, PRIMARY)
         if pair.lead.n
     )
@@ -318,14 +268,14 @@ def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
             values = list(by_seed(rows, measure, network).values())
             spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{_number(statistics.mean(values))}{spread} ({len(values)})" if values else "")
-        lines.append([network, *cells])
+        lines.append([label(network), *cells])
     lines += [[f"baseline: {name}", *(_number(floor(rows, measure, name)) for measure in measures)] for name in FLOORS]
     return markdown_table(["mean over blocks 5-12", *(measure.name for measure in measures)], lines)
 
 
 def _primary(pairs: Sequence[Comparison]) -> list[str]:
     lines = [
-        [f"{pair.network} − skip", pair.measure.name, str(pair.lead.n), pair.lead.text, words]
+        [f"{label(pair.network)} − skip", pair.measure.name, str(pair.lead.n), pair.lead.text, words]
         for pair, words in zip(pairs, verdicts(pairs), strict=True)
     ]
     return markdown_table(["networks", "measure", "seeds", "difference", "verdict"], lines)
@@ -337,20 +287,20 @@ def _curves(rows: Rows) -> list[str]:
         for network, by in curves(rows, measure).items():
             if by and all(len(curve) == 12 for curve in by.values()):
                 cells = [_number(statistics.mean(curve[block] for curve in by.values())) for block in range(1, 13)]
-                name = {"accuracy_k20": "k-NN"}.get(measure.metric, f"{measure.metric} of {measure.facet}")
-                lines.append([f"{network}, {name}", *cells])
+                name = {"accuracy_k20": "k-NN"}.get(measure.metric, f"{measure.metric} of {TENSORS[measure.facet]}")
+                lines.append([f"{label(network)}, {name}", *cells])
     return markdown_table(["block", *map(str, range(1, 13))], lines) if lines else []
 
 
 def _rates(rates: Rows) -> list[str]:
     lines = [
         [
-            network,
+            label(network),
             f"{lr:g}",
             _number(mean),
             str(sum(row["network"] == network and float(row["lr"]) == lr for row in rates)),
         ]
-        for network, by in _mean_rates(rates).items()
+        for network, by in mean_rates(rates).items()
         for lr, mean in by.items()
     ]
     return markdown_table(["network", "rate", "mIoU, blocks 3-12", "seeds"], lines)
@@ -394,21 +344,22 @@ def page(sources: Sources) -> str:
     """Return the page."""
     rows, runs = sources.rows, runs_of(sources.rows)
     count, whole = sum(map(len, runs.values())), len(NETWORKS) * len(SEEDS)
-    every, unsure = (readings(rows, sources.late_blocks) if count == whole else []), unsure_signs(rows)
-    finished = ", ".join(f"{network} {len(seeds)}" for network, seeds in runs.items())
+    every = readings(rows, sources.late_blocks) if count == whole else []
+    unsure = unsure_signs(rows, every)
+    finished = ", ".join(f"{label(network)} {len(seeds)}" for network, seeds in runs.items())
     missing = "" if count == whole else " **No verdict is given, because the rule needs all runs.**"
     return "\n".join(
         [
             "# Dense features without skips: third study",
             "",
-            *(_answer(every, rows, unsure) if every else []),
+            *(_answer(every, sources, unsure) if every else []),
             f"{count} of {whole} runs are finished ({finished}).{missing} `python -m benchmarks.evidence page` writes "
             "this page, and the paragraph in README, from rows (`docs/results/evidence/`, `late_blocks/`, `dial/`); "
             "`python -m benchmarks.evidence run --data IMAGENETTE` makes the missing runs.",
             "",
-            *(f"- {network}: {what}" for network, what in NETWORKS.items()),
+            *(f"- {_in_files(network)}: {what}" for network, what in NETWORKS.items()),
             "",
-            *(_every_reading(every) if every else []),
+            *(_every_reading(every, unsure) if every else []),
             *_rule(sources),
             *_afterwards(sources, unsure),
             *_details(sources),
@@ -416,49 +367,43 @@ def page(sources: Sources) -> str:
     )
 
 
-LEADS = (
-    "*Leads* and *trails*: the 95 % interval of the difference from the network with skips, over seeds, leaves out 0; "
-    "not corrected for the number of readings."
-)
+def _in_files(network: str) -> str:
+    """Return what texts call a network, with its name in files where that is another."""
+    name = label(network)
+    return name if name == network else f"{name} (`{network}` in files)"
 
 
-def level_of_skip(rows: Rows) -> str:
-    """Return how good *skip* itself is by the fixed reading of discovery, beside the best baseline without a "
-    "network."""
-    heights = {name: value for name in FLOORS if (value := floor(rows, PRIMARY[1], name)) is not None}
-    best = max(heights, key=lambda name: heights[name])
-    own = statistics.mean(by_seed(rows, PRIMARY[1], "skip").values())
-    return f" (*skip* itself has {own:.1f}, {best} without a network {heights[best]:.1f})" if heights else ""
-
-
-def _answer(every: Sequence[Reading], rows: Rows, unsure: tuple[list[str], int]) -> list[str]:
-    """Return the first screen: the short answer, and what it leaves open."""
-    turned, counted = unsure
-    return [
-        *(line for text in short_answer(every, level_of_skip(rows)) for line in (text, "")),
-        f"{sentence(every, NEIGHBOURS)}",
-        "",
-        f"{LEADS} Two readings were fixed before the first run, the others are secondary or were added later. CorLoc "
-        f"of these rows counts boxes of [cuts that do not exist](#what-limits-it); without them the sign of "
-        f"{len(turned)} of {counted} differences could change at worst.",
-        "",
+def _answer(every: Sequence[Reading], sources: Sources, unsure: Unsureness) -> list[str]:
+    """Return the first screen: what was compared, the short answer, and what it leaves open."""
+    texts = [
+        about("this study"),
+        *short_answer(every, sources),
+        f"{outputs_at_the_same_rate(sources)} {ISOLATED} {HEADS}. Why late keys of *skip* are low: [late "
+        "blocks](late_blocks.md).",
+        f"{undefined_cuts(unsure)} {legend(every)} Two readings were fixed before the first run, the others are "
+        "secondary or were added later.",
+        by_tensor(every),
+        sentence(every, NEIGHBOURS),
     ]
+    return [line for text in texts for line in (text, "")]
 
 
-def _every_reading(every: Sequence[Reading]) -> list[str]:
+def _every_reading(every: Sequence[Reading], unsure: Unsureness) -> list[str]:
     return [
         "## Every reading",
         "",
         "Differences from *skip* in points, mean over seeds, with the half-width of the 95 % interval (Student's t, "
         "paired by seed, not corrected). Bold: the interval leaves out 0. *Own best block*: each run at the block that "
-        "is best on the images scored, as in the paper, which inflates both values. *Position removed*: less the mean "
-        "of every position over the images. The two readings marked as the rule were fixed before "
-        "the first run. Means of blocks 5-12 at the other tensors and at 128 pixels were planned then as secondary; "
-        "the other choices of blocks, the other scenes and removed positions were added after the rows had been seen.",
+        "is best on the images scored, as in the paper, which inflates both values. *Position removed*: after "
+        "subtracting from each key the mean of its position over the images. "
+        f"{UNSURE_MARK}: [undefined cuts](#what-limits-it) could change the sign. The two readings marked as the rule "
+        "were fixed before the first run. Means of blocks 5-12 at the other tensors and at 128 pixels were planned "
+        "then as secondary; the other choices of blocks, the other scenes and removed positions were added after the "
+        "rows had been seen.",
         "",
         "### Object discovery, CorLoc",
         "",
-        *table(every, DISCOVERY),
+        *table(every, DISCOVERY, unsure.turned),
         "### Segmentation, mIoU",
         "",
         *table(every, SEGMENTATION),
@@ -479,16 +424,16 @@ def _rule(sources: Sources) -> list[str]:
         "",
         *_primary(primary),
         *_levels(sources.rows, PRIMARY),
-        "± is the deviation over seeds, with their number in brackets. The mIoU of networks is given above that of "
-        "colours; the row of colours is as measured. Colours and random patch are features of pixels without a network "
-        "([protocols](../protocols.md#without-a-network)).",
+        "± is the standard deviation over seeds, with their number in brackets. The mIoU of networks is given above "
+        "that of colours; the row of colours is as measured. Colours and random patch are features of pixels without a "
+        "network ([protocols](../protocols.md#without-a-network)).",
         "",
         _simulated(sources.rule),
         "",
     ]
 
 
-def _afterwards(sources: Sources, unsure: tuple[list[str], int]) -> list[str]:
+def _afterwards(sources: Sources, unsure: Unsureness) -> list[str]:
     other = _other_study(sources.dial)
     return [
         "## What was added after the rows had been seen",
@@ -507,8 +452,11 @@ def _afterwards(sources: Sources, unsure: tuple[list[str], int]) -> list[str]:
         "",
         _chosen_rates(sources.rates),
         "",
-        "*paper* is the paper's initialisation with a β that the paper does not print for width 128: we extrapolate "
-        "it. One loss (patch contrast), one width, one training set, six epochs, and scenes composed by us.",
+        f"*{label('paper')}* has the paper's initialisation with a β that the paper does not print for width 128: we "
+        "extrapolate it. One loss (patch contrast), one width, one training set, six epochs, and scenes composed by "
+        "us.",
+        "",
+        f"{ISOLATED} {HEADS}.",
         "",
         *_degenerate(sources.rows, unsure),
         *_machines(sources.rows),
@@ -553,28 +501,6 @@ def _second(rows: Rows) -> list[str]:
     ]
 
 
-def readme_paragraph(every: Sequence[Reading], rows: Rows) -> str:
-    """Return README's paragraph on the study, made from the readings as the page is."""
-    about = (
-        "Are the dense features of a skipless network better? Our [study](docs/results/evidence.md) compares three "
-        "small networks that end without skips with one that has them, *skip* (width 128, patch contrast, five seeds "
-        "each): *mixing* has our calibrated initialisation, *annealed* adds skips that fade out during training, "
-        "*paper* has the paper's initialisation. Each is read in several ways: tensor, size of the images, choice of "
-        "blocks."
-    )
-    texts = [
-        *short_answer(every, level_of_skip(rows)),
-        f"{LEADS} Why *skip* is low there: [late blocks](docs/results/late_blocks.md).",
-    ]
-    return "\n".join(
-        [
-            textwrap.fill(about, 120),
-            "",
-            *(textwrap.fill(text, 120, initial_indent="- ", subsequent_indent="  ") for text in texts),
-        ]
-    )
-
-
 def write_pages(sources: Sources, path: Path, readme: Path) -> None:
     """Write the page, and README's paragraph between its two marks."""
     write_text(path, page(sources) + "\n")
@@ -585,5 +511,5 @@ def with_paragraph(text: str, sources: Sources) -> str:
     """Return README's text with the study's paragraph in place of the one between the marks."""
     before, _, rest = text.partition(README_MARKS[0])
     _, _, after = rest.partition(README_MARKS[1])
-    paragraph = readme_paragraph(readings(sources.rows, sources.late_blocks), sources.rows)
+    paragraph = readme_paragraph(readings(sources.rows, sources.late_blocks), sources)
     return f"{before}{README_MARKS[0]}\n{paragraph}\n{README_MARKS[1]}{after}"

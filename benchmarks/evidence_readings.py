@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from benchmarks.evidence_rows import LAST, SKIPLESS, Curve, Measure, Paired, Rows, curves, differences
+from benchmarks.evidence_rows import LAST, SKIPLESS, Curve, Measure, Paired, Rows, curves, differences, label
 from benchmarks.evidence_rows import mean_of_late_blocks as _late
 from benchmarks.pages import markdown_table
 
@@ -32,6 +32,9 @@ _LATE_BLOCKS = {
     ("key", REMOVED): "CorLoc, position mean removed",
     ("out", KEPT): "CorLoc, read at out",
 }
+Unsure = frozenset[tuple[str, str, str, str]]
+"""Differences whose sign undefined cuts could change: network, images, tensor, rule."""
+UNSURE_MARK = "†"
 MEASURES = (
     *((SEGMENTATION, Measure("", "probe", "mIoU", *of)) for of in product(("scenes", "double"), ("out", "mlp"))),
     *((DISCOVERY, Measure("", "tokencut", "CorLoc", *of)) for of in product(("scenes", "double"), ("key", "out"))),
@@ -63,9 +66,13 @@ class Reading:
 
     @property
     def is_the_papers(self) -> bool:
-        """Whether it is the paper's protocol at the size of training: keys, each network at its own best block."""
-        asked = (DISCOVERY, IMAGES["scenes"], "key")
-        return (self.task, self.images, self.tensor) == asked and OWN_BEST in self.rules
+        """Whether it has the paper's tensor and choice of blocks: keys, each run at its own best block."""
+        asked = (DISCOVERY, "key", KEPT)
+        return (self.task, self.tensor, self.position) == asked and OWN_BEST in self.rules
+
+    def is_unsure(self, network: str, unsure: Unsure) -> bool:
+        """Whether ``unsure`` names the difference of a network."""
+        return any((network, self.images, self.tensor, rule) in unsure for rule in self.rules)
 
     @property
     def rules(self) -> list[str]:
@@ -129,8 +136,8 @@ def outcome(every: Sequence[Reading], network: str) -> str:
     ahead, behind, count = signs(every, network)
     parts = [f"{verb} in {number}" for verb, number in (("leads", ahead), ("trails", behind)) if number]
     if count in (ahead, behind):
-        return f"*{network}* {'leads' if ahead else 'trails'} in all {count}"
-    return f"*{network}* {' and '.join(parts) or 'leads or trails in none'} of {count}"
+        return f"*{label(network)}* {'leads' if ahead else 'trails'} in all {count}"
+    return f"*{label(network)}* {' and '.join(parts) or 'leads or trails in none'} of {count}"
 
 
 def verdict(every: Sequence[Reading]) -> str:
@@ -157,7 +164,10 @@ def sentence(every: Sequence[Reading], task: str) -> str:
     word = verdict(of)
     if word in ("yes", "no"):
         verb = "leads" if word == "yes" else "trails"
-        said = f"in all {len(of)} readings each network without skips {verb}, by {span(of)} points of {METRICS[task]}"
+        said = (
+            f"in all {len(of)} readings each network without skips {verb} *skip*, by {span(of)} points of "
+            f"{METRICS[task]}"
+        )
     else:
         said = "; ".join(outcome(of, network) for network in SKIPLESS)
     return f"**{TITLES[task]}: {word}.** {said[:1].upper()}{said[1:]}."
@@ -167,7 +177,9 @@ def groups(every: Sequence[Reading]) -> dict[str, list[Reading]]:
     """Return the readings of object discovery by tensor and position, under words for them."""
     together: dict[str, list[Reading]] = {}
     for reading in of_task(every, DISCOVERY):
-        how = TENSORS[reading.tensor] + (" less the mean of every position" if reading.position == REMOVED else "")
+        how = TENSORS[reading.tensor] + (
+            " after subtracting the per-position mean" if reading.position == REMOVED else ""
+        )
         together.setdefault(how, []).append(reading)
     return together
 
@@ -180,44 +192,40 @@ def group_lines(every: Sequence[Reading]) -> list[str]:
     ]
 
 
-def values(reading: Reading) -> str:
+def named(leads_of: Mapping[str, Paired]) -> str:
     """Return ``+52.1 ± 10.6 (*mixing*), ...``."""
-    return ", ".join(f"{reading.leads[network].text} (*{network}*)" for network in SKIPLESS)
+    return ", ".join(f"{lead.text} (*{label(network)}*)" for network, lead in leads_of.items())
 
 
-def short_answer(every: Sequence[Reading], levels: str = "") -> list[str]:
-    """Return the answer in a few sentences, as README and the page begin; ``levels`` says how good *skip* itself is."""
-    fixed = {reading.task: reading for reading in every if reading.is_the_rule}
-    (own,) = [reading for reading in every if reading.is_the_papers]
-    word = verdict(of_task(every, DISCOVERY))
-    return [
-        f"{sentence(every, SEGMENTATION)} The one that was fixed before the first run (block outputs, mean of blocks 5 "
-        f"to 12): {values(fixed[SEGMENTATION])}.",
-        f"**{TITLES[DISCOVERY]}: {word}.** The reading that was fixed before the first run (keys, mean of blocks 5 to "
-        f"12): {values(fixed[DISCOVERY])} points of CorLoc{levels}. The paper's protocol (keys, each run at its own "
-        f"best block, 64 pixels): {values(own)}. {' '.join(group_lines(every))}",
-    ]
+def values(reading: Reading, unsure: Unsure = frozenset(), names: bool = True) -> str:
+    """Return ``+52.1 ± 10.6 (*mixing*), ...``, with a mark behind those that are unsure; or without the names."""
+    return ", ".join(
+        f"{lead.text}{UNSURE_MARK if reading.is_unsure(network, unsure) else ''}"
+        f"{f' (*{label(network)}*)' if names else ''}"
+        for network, lead in reading.leads.items()
+    )
 
 
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def table(every: Sequence[Reading], task: str) -> list[str]:
-    """Return a table of all readings of a task; leads and deficits whose interval leaves out 0 are bold."""
+def table(every: Sequence[Reading], task: str, unsure: Unsure = frozenset()) -> list[str]:
+    """Return a table of all readings of a task: bold where the interval leaves out 0, with a mark where unsure."""
     of = of_task(every, task)
     with_position = len({reading.position for reading in of}) > 1
     lines = [
         [
             reading.images, TENSORS[reading.tensor], *([reading.position] if with_position else []),
             reading.rule + (" (the rule)" if reading.is_the_rule else ""),
-            *(_cell(reading.leads[network]) for network in SKIPLESS),
+            *(_cell(reading, network, unsure) for network in SKIPLESS),
             "/".join(str(reading.leads[network].n) for network in SKIPLESS),
         ]
         for reading in of
     ]  # fmt: skip
     columns = ["images", "tensor", *(["position"] if with_position else []), "blocks"]
-    return markdown_table([*columns, *(f"{network} − skip" for network in SKIPLESS), "seeds"], lines)
+    return markdown_table([*columns, *(f"{label(network)} − skip" for network in SKIPLESS), "seeds"], lines)
 
 
-def _cell(lead: Paired) -> str:
-    return f"**{lead.text}**" if lead.sign else lead.text
+def _cell(reading: Reading, network: str, unsure: Unsure) -> str:
+    lead, mark = reading.leads[network], UNSURE_MARK if reading.is_unsure(network, unsure) else ""
+    return f"**{lead.text}**{mark}" if lead.sign else f"{lead.text}{mark}"

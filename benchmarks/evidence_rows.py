@@ -23,10 +23,18 @@ NETWORKS = {
     "paper": "skipless, the paper's initialisation, β extrapolated by us from width 384 to 128 (2.25)",
 }
 SKIPLESS = ("mixing", "annealed", "paper")
+LABELS = {
+    "paper": "paper init",  # in a text *paper* would be taken for the article
+    "mixing_annealed": "annealed",  # the study from skips to none names it so; it is what the third calls annealed
+    "paper_annealed": "paper init annealed",
+    "mixing_distilled": "mixing distilled",
+}
+"""What texts call a network whose name in rows and configurations is another."""
 SEEDS = tuple(range(5))
 BLOCKS = range(5, 13)
 """Blocks whose mean the rule takes."""
 LAST = 12
+MOST_DIGITS = 3  # an interval that ends at 0 to three decimals of a point is that of equal differences
 Rows = Sequence[Mapping[str, str]]
 Curve = Mapping[int, float]
 """Values of single blocks, in percent, by block from 1."""
@@ -47,6 +55,11 @@ class Measure:
     def is_of(self, row: Mapping[str, str]) -> bool:
         """Whether a row is of this measure, whatever its block and read point."""
         return (row["task"], row["metric"], row["dataset"]) == (self.task, self.metric, self.dataset)
+
+
+def label(network: str) -> str:
+    """Return what texts call a network of the rows."""
+    return LABELS.get(network, network)
 
 
 def name_of(model: str) -> tuple[str, int]:
@@ -132,9 +145,13 @@ class Paired:
 
     @property
     def text(self) -> str:
-        """``+52.1 ± 10.6``; an empty text without a seed."""
-        half = f" ± {self.half:.1f}" if self.n > 1 else ""
-        return f"{self.mean:+.1f}{half}".replace("-", "−") if self.n else ""
+        """``+52.1 ± 10.6``, with more decimals where one shows an interval that ends at 0; empty without a seed."""
+        if self.n < 2:
+            return f"{self.mean:+.1f}".replace("-", "−") if self.n else ""
+        digits = 1
+        while self.half and digits < MOST_DIGITS and f"{abs(self.mean):.{digits}f}" == f"{self.half:.{digits}f}":
+            digits += 1
+        return f"{self.mean:+.{digits}f} ± {self.half:.{digits}f}".replace("-", "−")
 
 
 def identity(rows: Rows) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.evidence_page import LEVEL, PRIMARY
+from benchmarks.evidence_answer import PRIMARY
+from benchmarks.evidence_page import LEVEL
 from benchmarks.evidence_rows import NETWORKS, SEEDS, Paired
 from benchmarks.pages import write_csv
 from dinoskip.statistics import holm

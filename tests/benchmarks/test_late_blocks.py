@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from benchmarks import late_blocks_page
 from benchmarks.late_blocks import (
@@ -137,9 +138,9 @@ def exchanged_rows(skip_falls: bool, mixing_falls: bool, seeds: int) -> list[dic
     ("skip_falls", "mixing_falls", "said"),
     [
         (True, False, "with the skips"),
-        (False, True, "with the rate"),
-        (False, False, "needs both"),
-        (True, True, "neither"),
+        (False, True, "with the learning rate, not"),
+        (False, False, "at neither"),
+        (True, True, "with neither skips"),
     ],
 )
 def test_exchanged_rates_tell_skips_from_rate(
@@ -154,24 +155,76 @@ def test_exchanged_rates_tell_skips_from_rate(
     assert "is open" in late_blocks_page.conclusion(rows, [])
 
 
-def test_the_conclusion_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
-    rows = late_blocks_page.read_all()
-    assert "not because they tell objects better" in late_blocks_page.conclusion(rows, [])
-    removed = late_blocks_page.WITHOUT
-    better = [
-        {**row, **{str(block): "5" for block in late_blocks_page.BLOCKS}}
-        if row["measure"] == removed and row["run"].startswith("skip")
+def with_cells(
+    rows: list[dict[str, str]], network: str, measure: str | None, value: str, blocks: range = late_blocks_page.BLOCKS
+) -> list[dict[str, str]]:
+    """Rows of which those of a network and a measure (None: all) have one value in these blocks."""
+    return [
+        {**row, **{str(block): value for block in blocks}}
+        if row["run"].startswith(f"{network}_") and measure in (row["measure"], None)
         else row
         for row in rows
     ]
-    assert "not because they tell objects better" not in late_blocks_page.conclusion(better, [])
-    assert "does not lead" in late_blocks_page.conclusion(
-        [
-            {**row, **{str(block): "1" for block in late_blocks_page.BLOCKS}}
-            if row["run"].startswith("mixing")
-            else row
-            for row in rows
-        ],
-        [],
-    )
+
+
+def test_the_conclusion_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows = late_blocks_page.read_all()
+    said = late_blocks_page.conclusion(rows, [])
+    assert " closes this gap" in said
+    assert "alone does not" in said
+    still = late_blocks_page.conclusion(with_cells(rows, "skip", late_blocks_page.WITHOUT, "5"), [])
+    assert "does not close this gap" in still
+    offset = late_blocks_page.conclusion(with_cells(rows, "skip", late_blocks_page.CENTRED, "60"), [])
+    assert "closes it too" in offset
+    assert "does not lead" in late_blocks_page.conclusion(with_cells(rows, "mixing", None, "1"), [])
+
+
+def test_what_is_left_unexplained_turns_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    page = late_blocks_page
+    rows, epochs = page.read_all(), page.read_csv(page.EPOCHS)
+    said = page.conclusion(rows, epochs)
+    assert "in block 12 (" in said
+    assert "leads in 12 of 12 blocks" in said
+    assert "is not told by its share" in said
+    assert "leads in no block" in page.conclusion(with_cells(rows, "mixing", page.WITHOUT, "9"), epochs)
+    assert "leads in 0 of 12 blocks" in page.conclusion(with_cells(rows, "mixing", page.OUT, "1"), epochs)
+    alike = page.conclusion(with_cells(rows, "annealed", page.AS_IS, "70"), epochs)
+    assert "is not told by its share" not in alike
+
+
+def test_other_networks_fall_for_what_their_rows_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    page = late_blocks_page
+    rows = page.read_all()
+    said = page.conclusion(rows, [])
+    assert "*paper init* falls in 5 of 5 seeds, for another reason" in said
+    assert "*annealed* falls in 0 of 5 seeds, but loses to position too" in said
+    assert "for another reason" not in page.conclusion(with_cells(rows, "paper", page.CENTRED, "2"), [])
+    assert "loses to position too" not in page.conclusion(with_cells(rows, "annealed", page.WITHOUT, "40"), [])
+
+
+def test_the_number_of_seeds_that_decides_is_that_of_an_exact_test() -> None:
+    exact = [stats.fisher_exact([[n, 0], [0, n]]).pvalue for n in (2, 3, 4)]
+    assert [late_blocks_page.smallest_p(n) for n in (2, 3, 4)] == pytest.approx(exact)
+    assert late_blocks_page.VERDICT_SEEDS == 4
+
+
+def test_each_seed_is_shown_with_what_decides_whether_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows = late_blocks_page.read_all()
+    table = late_blocks_page.by_seed(rows, exchanged_rows(True, False, 2))
+    assert "| skip at 0.0027 | 1 | 60.0 | 5.0 | yes |" in table
+    assert "| mixing at 0.024 | 0 | 60.0 | 60.0 | no |" in table
+    assert sum(line.startswith("| skip at its own") for line in table) == 5
+
+
+def test_a_suspect_is_ruled_out_by_its_largest_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows = late_blocks_page.read_all()
+    word = {line.split(" | ")[0]: line.split(" | ")[-1] for line in late_blocks_page.suspects(rows)}
+    name = "| τ 0.7 in place of 0.2"
+    assert word[name] == "not ruled out |"
+    lower = with_cells(rows, "skip", "CorLoc, τ 0.7", "30", late_blocks_page.FALL)
+    assert f"{name} | 30, 30, 30 | 30.0 | ruled out |" in late_blocks_page.suspects(lower)
