@@ -37,7 +37,6 @@ from dinoskip.errors import (
     is_not_permitted,
     memory_refused,
 )
-from dinoskip.plugins import Table, use_files
 
 if TYPE_CHECKING:
     from dinoskip.cli.arguments import Parser
@@ -67,6 +66,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for name in MODULES:  # imported here, so that a package that hides ours is an error like all others
         importlib.import_module(f"dinoskip.cli.{name}").add_commands(commands)
+    from dinoskip.plugins import Table
+
     added: Table[Callable[[object], None]] = Table("commands", {}, FunctionType)
     for add_commands in added.values():
         add_commands(commands)
@@ -79,6 +80,7 @@ def _use_plugins(words: Sequence[str]) -> None:
     What is wrong with a study is said by the command that reads it.
     """
     from dinoskip.config import read_yaml
+    from dinoskip.plugins import use_files
 
     named = [after for word, after in itertools.pairwise(words) if word == "--plugin"]
     named += [word.partition("=")[2] for word in words if word.startswith("--plugin=")]
