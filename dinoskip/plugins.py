@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, GetCoreSchemaHandler
@@ -200,6 +200,13 @@ class Table(Mapping[str, T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def add_commands(commands: Any) -> None:
+    """Have the commands of plug-ins add themselves to the parsers of ours."""
+    added: Table[Callable[[Any], None]] = Table("commands", {}, FunctionType)
+    for add in added.values():
+        add(commands)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import dinoskip
@@ -64,13 +64,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in MODULES:  # imported here, so that a package that hides ours is an error like all others
-        importlib.import_module(f"dinoskip.cli.{name}").add_commands(commands)
-    from dinoskip.plugins import Table
-
-    added: Table[Callable[[object], None]] = Table("commands", {}, FunctionType)
-    for add_commands in added.values():
-        add_commands(commands)
+    # imported here, so that a package that hides ours is an error like all others
+    for name in (*(f"cli.{module}" for module in MODULES), "plugins"):
+        importlib.import_module(f"dinoskip.{name}").add_commands(commands)
     return parser
 
 
