@@ -274,6 +274,57 @@ def _geometry(stream: IO[bytes], name: str | Path) -> tuple[tuple[int, int], int
         return (image.height, image.width), orientation if orientation in range(1, 9) else 1
 
 
+def sizes_tell(size: tuple[int, int], orientation: int) -> bool:
+    """Whether the sides of a label say if it is for an image as stored, of ``size``, or upright: a turn swaps them."""
+    return orientation >= 5 and size[0] != size[1]
+
+
+_HEADER = 1 << 12  # bytes that are read at first: headers without EXIF end in it
+_TURNING_CHUNKS = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")  # of a PNG: where an orientation may stand
+
+
+def exif_orientation(path: str | Path) -> int:
+    """Return an image's EXIF orientation, 1 to 8, by :func:`stored_geometry` where its header may have one, else 1.
+
+    Of JPEG and PNG, which is nearly all there is, no more than segments and the heads of chunks are looked at.
+    """
+    with guard(path, "image"), open_regular(path) as stream:
+        header = stream.read(_HEADER)
+        if header.startswith(b"\xff\xd8\xff"):
+            turned = _may_be_turned(header)
+        elif header.startswith(_PNG):
+            turned = _has_texts(stream)
+        else:
+            turned = not header.startswith((b"BM", b"GIF8", b"P5", b"P6", b"P4"))  # these have none
+    return stored_geometry(path)[1] if turned else 1
+
+
+def _may_be_turned(header: bytes) -> bool:
+    """Whether a JPEG's first bytes hold metadata with an orientation, or end before its frame."""
+    at = 2
+    while at + 4 <= len(header) and header[at] == 0xFF:
+        kind, length = header[at + 1], header[at + 2] << 8 | header[at + 3]
+        if kind == 0xDA:
+            return False
+        if kind == 0xE1 and _unusual(kind, header[at + 4 : at + 2 + length]):
+            return True
+        at += 2 + length
+    return True
+
+
+def _has_texts(stream: IO[bytes]) -> bool:
+    """Whether a PNG has a chunk in which an orientation may stand."""
+    at = len(_PNG)
+    while True:
+        stream.seek(at)
+        head = stream.read(8)
+        if len(head) < 8 or head[4:] == b"IEND":
+            return False
+        if head[4:] in _TURNING_CHUNKS:
+            return True
+        at += 12 + int.from_bytes(head[:4])
+
+
 def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
     """Turn what is in an image's stored pixels (H, W, ...) as its EXIF orientation turns the image."""
     if orientation >= 5:

@@ -22,8 +22,12 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
+<<<<<<< HEAD
 _OF_ITS_INPUT = ("normalisation", "positions")
 _WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "no_interval")  # not in rows.json where they do not
+=======
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, "left_out", "label_orientation", "no_interval")  # not in rows.json where they do not
+>>>>>>> a190a78e (Labels of photographs that EXIF turns lie as the photographs show, or as label_orientation says)
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -75,7 +79,8 @@ class EvalResult:
     has no single second eigenvector, the image has no box and is a miss. ``ambiguous`` is the share of the images whose
     cut has another seed, as good as the one taken, that may give another box. Baselines that cut pixels have these
     shares, too. ``left_out`` is the number of images (videos, pairs) of the split that are broken and not among the
-    ``n``. None where they do not apply.
+    ``n``. None where they do not apply. ``label_orientation`` says how labels of photographs that EXIF turns were
+    taken, and by what; "" where there are none, or sizes say it (:mod:`dinoskip.data.orientation`).
 
     ``selected``, one of :data:`SELECTIONS`, says how the trial (a learning rate, an input, a threshold) was chosen that
     the row is of; which of several blocks is read is chosen later (:mod:`dinoskip.decisions`). :data:`FIXED` also of
@@ -121,6 +126,7 @@ class EvalResult:
     degenerate: Share | None = None
     ambiguous: Share | None = None
     left_out: Count | None = None
+    label_orientation: Text = ""
     no_interval: Text = ""
     selected: Selection = FIXED
     precision: Precision = "fp32"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import inside, same_size
 from dinoskip.errors import DataError, guard
 from dinoskip.files import read_regular
-from dinoskip.images import stored_geometry
+from dinoskip.images import image_size, sizes_tell, stored_geometry
 
 MAX_XML = 16 << 20  # bytes of an annotation
 MAX_COORDINATE = 1 << 24
@@ -35,17 +35,31 @@ def are_coordinates(values: Iterable[float]) -> bool:
     return all(abs(value) <= MAX_COORDINATE for value in values)
 
 
+Size = tuple[Any, Any]
+"""(height, width) as an annotation gives them, whatever they are."""
+
+
+def frame_said(image: Path, annotated: Size | None) -> Literal["upright", "stored"] | None:
+    """Return which pixels of an image an annotation is for, by the size that it states; None if that does not say."""
+    size, orientation = stored_geometry(image)
+    if annotated is None or not sizes_tell(size, orientation):
+        return None
+    return "stored" if annotated == size else "upright"
+
+
 def frame_of(
-    image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
+    image: Path, annotated: Size | None, where: object, *, swapped: bool = False, upright: bool = False
 ) -> tuple[tuple[int, int], int]:
     """Return the (height, width) that an image's annotation is of, and the EXIF orientation by which it is turned.
 
-    ``annotated`` is the (height, width) that the annotation gives: of the stored pixels (also if None), or of the
-    upright image, which is not turned any more: 1. With ``swapped`` it may have its sides in either order. Raises
-    :class:`DataError` saying ``where`` for another size.
+    ``annotated`` is the (height, width) that the annotation gives: of the stored pixels, or of the upright image, which
+    is not turned any more: 1. Where that does not say (:func:`frame_said`), it is of the upright image if ``upright``.
+    With ``swapped`` it may have its sides in either order. Raises :class:`DataError` saying ``where`` for another size.
     """
     (height, width), orientation = stored_geometry(image)
     stored = annotated in (None, (height, width))
+    if upright and (annotated is None or not sizes_tell((height, width), orientation)):
+        stored = False
     frame = (height, width) if stored or orientation < 5 else (width, height)
     if annotated is not None and not (swapped and annotated == frame[::-1]):
         same_size(annotated, frame, where)
@@ -53,13 +67,19 @@ def frame_of(
 
 
 def upright_boxes(
-    boxes: list[Box], image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
+    boxes: list[Box],
+    image: Path,
+    annotated: Size | None,
+    where: object,
+    *,
+    swapped: bool = False,
+    upright: bool = False,
 ) -> list[Box]:
-    """Return boxes as they lie in the upright image, where EXIF turns it; ``annotated`` as in :func:`frame_of`.
+    """Return boxes as they lie in the upright image, where EXIF turns it; arguments as of :func:`frame_of`.
 
     Raises :class:`DataError` saying ``where`` for another size and for a box outside the image.
     """
-    (height, width), orientation = frame_of(image, annotated, where, swapped=swapped)
+    (height, width), orientation = frame_of(image, annotated, where, swapped=swapped, upright=upright)
     inside([(x, y) for box in boxes for x, y in (box[1:3], box[3:])], (height, width), "boxes", where)
     if orientation == 1:
         return boxes
@@ -114,23 +134,52 @@ def read_voc_xml(path: Path) -> VocAnnotation:
     return VocAnnotation(boxes, (int(sides[0]), int(sides[1])) if known else None)
 
 
-def annotated_boxes(image: Path, annotation: Path) -> list[Box]:
-    """Return the objects of a VOC annotation as they lie in the upright image; errors as :func:`read_voc_xml`."""
+def annotated_boxes(image: Path, annotation: Path, *, upright: bool = False) -> list[Box]:
+    """Return the objects of a VOC annotation as they lie in the upright image; errors as :func:`read_voc_xml`.
+
+    ``upright`` as of :func:`frame_of`.
+    """
     objects, size = read_voc_xml(annotation)
-    return upright_boxes(objects, image, size, annotation, swapped=True)  # VOC2012 has swapped ones
+    # VOC2012 has sizes with swapped sides
+    return upright_boxes(objects, image, size, annotation, swapped=True, upright=upright)
 
 
 @dataclass(frozen=True, eq=False)
 class DetectionDataset(LabelledImages):
-    """Images with annotated boxes, one VOC annotation each."""
+    """Images with annotated boxes, one VOC annotation each.
+
+    ``labels_upright``: boxes of photographs that EXIF turns are drawn upright where the size that their annotation
+    states does not say it; ``labels_by`` says how that is known (:mod:`dinoskip.data.orientation`).
+    """
 
     of_each: ClassVar[tuple[str, ...]] = ("annotation_paths",)
     files = "annotation_paths"
     annotation_paths: tuple[Path, ...]
+    _: KW_ONLY
+    labels_upright: bool = False
+    labels_by: str = ""
+
+    def given(self, index: int) -> tuple[list[Box], Size | None]:
+        """Return the objects of image ``index`` as annotated, and the size of the image that the annotation states."""
+        return read_voc_xml(self.annotation_paths[index])
+
+    def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
+        """Return which pixels of an image its annotation says it is for; None if it does not."""
+        return frame_said(self.image_paths[index], self.given(index)[1])
+
+    def boxes_in_shares(self, index: int, *, upright: bool) -> np.ndarray:
+        """Return boxes as annotated, in shares of the sides of the picture they are of: float32 (K, 4).
+
+        That picture has the size that the annotation states, or else that of the image, ``upright`` or as stored.
+        """
+        boxes, size = self.given(index)
+        height, width = size or image_size(self.image_paths[index], upright=upright)
+        return np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4) / np.float32([width, height] * 2)
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""
-        objects = annotated_boxes(self.image_paths[index], self.annotation_paths[index])
+        paths = self.image_paths[index], self.annotation_paths[index]
+        objects = annotated_boxes(*paths, upright=self.labels_upright)
         for item in objects:
             if item.label not in self.class_names:
                 raise DataError(f"{self.annotation_paths[index]}: {item.label!r} is none of the dataset's classes")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import read_mask, stored_geometry, turn_upright
+from dinoskip.images import image_size, read_mask, sizes_tell, stored_geometry, turn_upright
 from dinoskip.randomness import derive
 
 BACKGROUND = "background"
@@ -72,7 +73,9 @@ class SegmentationDataset(LabelledImages):
     """Images with label maps. ``class_names[v]`` names label value ``v``; value 255 is ignored everywhere.
 
     ``remap`` says what the values in the files mean; None: they are the class numbers. ``drawn`` says which
-    part of the split this is, if it was drawn from it.
+    part of the split this is, if it was drawn from it. ``labels_upright``: masks of photographs that EXIF turns are
+    drawn upright where their size does not say it; ``labels_by`` says how that is known
+    (:mod:`dinoskip.data.orientation`).
     """
 
     of_each, files = ("label_paths",), "label_paths"
@@ -80,6 +83,8 @@ class SegmentationDataset(LabelledImages):
     palette: np.ndarray = field(default_factory=voc_palette)  # (256, 3) uint8
     remap: ClassMap | None = None
     drawn: str = ""
+    labels_upright: bool = False
+    labels_by: str = ""
 
     @property
     def list_name(self) -> str:
@@ -94,14 +99,16 @@ class SegmentationDataset(LabelledImages):
     def label(self, index: int) -> np.ndarray:
         """Return the label map of image ``index`` as it is seen upright, uint8 (H, W), values < ``num_classes`` or 255.
 
-        Of a photograph that EXIF turns, the mask says which pixels it is for: one as large as what is stored is turned
-        too, one that only fits the upright photograph is left as it is.
+        Of a photograph that EXIF turns, the mask says which pixels it is for, if its size can: one as large as what is
+        stored alone is turned too, one that only fits the upright photograph is left as it is. One that fits both is
+        turned unless the set's ``labels_upright`` says that it is upright.
         Raises :class:`DataError` naming the mask if it is damaged, is not as large as its image or holds another value.
         """
         labels = self.read_labels(index)
         expected, orientation = stored_geometry(self.image_paths[index])
         if labels.shape == expected:
-            return turn_upright(labels, orientation)
+            unsaid = not sizes_tell(expected, orientation)
+            return labels if unsaid and self.labels_upright else turn_upright(labels, orientation)
         if orientation < 5 or labels.shape != expected[::-1]:
             height, width = labels.shape
             raise DataError(
@@ -109,6 +116,13 @@ class SegmentationDataset(LabelledImages):
                 f"{self.image_paths[index].name} {expected[1]}×{expected[0]}"
             )
         return labels
+
+    def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
+        """Return which pixels a mask's size says it is for, of a photograph that EXIF turns; None if it does not."""
+        expected, orientation = stored_geometry(self.image_paths[index])
+        if not sizes_tell(expected, orientation):
+            return None
+        return "stored" if image_size(self.label_paths[index], upright=False) == expected else "upright"
 
     def read_labels(self, index: int) -> np.ndarray:
         """Return the classes of mask ``index`` as they are stored; :class:`DataError` for a value that is none."""

@@ -15,8 +15,10 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import Field
 
 from dinoskip.console import log
+from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.segmentation import draw
+from dinoskip.data.orientation import with_orientation
+from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
@@ -160,6 +162,8 @@ def open_labels(
     with _expected(config, where):
         opened = getattr(config, label.method)(where, split, noted if skips else faults)
         _check_split(label, config, opened)
+        if isinstance(opened, SegmentationDataset | DetectionDataset):
+            opened = with_orientation(opened, config.label_orientation, f"{where}: {split}", faults)
         if skips:
             opened = without_broken(label, opened, noted, f"{where}: {split}")
     items = label.items(opened)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, frame_of, upright_boxes
+from dinoskip.data.detection import Box, DetectionDataset, Size, are_coordinates, frame_of, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.outlines import OutlineError, mask_of_outline
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
@@ -39,7 +39,7 @@ class CocoDetection(DetectionDataset):
 
     of_each = ("objects_by_image", "sizes", "numbers")
     objects_by_image: tuple[tuple[Box, ...], ...] = ()
-    sizes: tuple[tuple[Any, Any] | None, ...] = ()  # (height, width) as the JSON gives them
+    sizes: tuple[Size | None, ...] = ()  # (height, width) as the JSON gives them
     numbers: tuple[Any, ...] = ()  # of the images in the JSON
 
     @cached_property
@@ -81,7 +81,12 @@ class CocoDetection(DetectionDataset):
 
     def _frame(self, index: int) -> tuple[tuple[int, int], int]:
         path, number = self.annotation_paths[0], self.numbers[index]
-        return frame_of(self.image_paths[index], self.sizes[index], f"{path}: image {number}")
+        where = f"{path}: image {number}"
+        return frame_of(self.image_paths[index], self.sizes[index], where, upright=self.labels_upright)
+
+    def given(self, index: int) -> tuple[list[Box], Size | None]:
+        """Return the objects of image ``index`` as annotated, and the size of the image that the JSON states."""
+        return list(self.objects_by_image[index]), self.sizes[index]
 
     def masks(self, index: int) -> list[np.ndarray]:
         """Return the objects of image ``index``, in the order of its boxes, as masks bool (H, W), upright.
@@ -105,7 +110,8 @@ class CocoDetection(DetectionDataset):
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
         where = f"{self.annotation_paths[0]}: image {self.numbers[index]}"
-        return upright_boxes(list(self.objects_by_image[index]), self.image_paths[index], self.sizes[index], where)
+        boxes, size = self.given(index)
+        return upright_boxes(boxes, self.image_paths[index], size, where, upright=self.labels_upright)
 
 
 def load_coco(path: Path) -> CocoIndex:
@@ -166,7 +172,7 @@ def _objects(index: CocoIndex, number: Any, names: Mapping[Any, str], path: Path
     return tuple(_box(entry, names, path) for entry in index.annotations.get(number, ()) if not entry.get("iscrowd"))
 
 
-def _size(entry: Mapping[str, Any]) -> tuple[Any, Any] | None:
+def _size(entry: Mapping[str, Any]) -> Size | None:
     """(height, width) of an image's entry, whatever they are; None where it gives neither."""
     return (entry.get("height"), entry.get("width")) if {"height", "width"} & entry.keys() else None
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -89,6 +89,12 @@ class DatasetKind(Config, ABC):
     )
     skip_broken: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="leave out of an evaluated split what is broken; rows say how many (left_out)"
+    )
+
+    label_orientation: Annotated[Literal["auto", "upright", "stored"], OmitDefaultFromKey()] = Field(
+        "auto",
+        description="how masks and boxes lie of photographs that EXIF turns, where sizes do not say it: upright, as "
+        "drawing tools show them; stored, on the pixels as stored; auto: as the photographs themselves show",
     )
 
     @property

@@ -104,7 +104,7 @@ def _shown(task: Task) -> _Shown:
     labelled = datasets.open_labels(SEGMENTATION, config, split, root)
     count = min(first, len(labelled))
     paths = tuple(labelled.path(i) for i in range(count))
-    return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path) for path in paths))
+    return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths))
 
 
 def _large(shown: _Shown, multiple: int) -> _Shown:
@@ -129,12 +129,13 @@ def _readable(images: ImageFolder, count: int) -> ImageFolder:
     return replace(images, names=tuple(names) or images.names[:1])
 
 
-def _boxes(image: Path) -> np.ndarray | None:
+def _boxes(image: Path, *, upright: bool) -> np.ndarray | None:
     """Ground-truth boxes of a VOC image, None where it has no annotation."""
     annotation = annotation_of(image)
     if not annotation.is_file():
         return None
-    return np.array([box[1:] for box in annotated_boxes(image, annotation)], dtype=np.float32).reshape(-1, 4)
+    boxes = annotated_boxes(image, annotation, upright=upright)
+    return np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4)
 
 
 def _predictions(store: FeatureStore, probe: Path) -> ByBlock:

@@ -10,8 +10,8 @@ from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
-OF_LABELLED = frozenset({"limit", "skip_broken"})
-"""Settings that say which images of a labelled split are evaluated."""
+OF_LABELLED = frozenset({"limit", "skip_broken", "label_orientation"})
+"""Settings that say which images of a labelled split are evaluated, and how their labels lie."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ def targets_hash(config: Any, use: Use, split: str, *, seen: list[Path] | None =
     targets = label.values(opened)
     if targets is None:
         targets = _hash_files(datasets.dataset_root(config), opened.target_files, seen)
-    return hash_of([list(opened.ids), list(opened.class_names), targets])
+    # what labels of photographs that EXIF turns were taken for before is not said: keys of sets read so stay
+    upright = ["upright"] if getattr(opened, "labels_upright", False) else []
+    return hash_of([list(opened.ids), list(opened.class_names), targets, *upright])
 
 
 def annotations_hash(config: Any, split: str, *, seen: list[Path] | None = None) -> str:

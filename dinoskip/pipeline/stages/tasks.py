@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dinoskip.data.orientation import label_orientation
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -200,7 +201,12 @@ def run(of: Task) -> None:
         precision = settings.context.get("precision", "fp32")
         backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device, precision)
     left_out = _left_out(record, section, list(labels.values())[-1], inputs)
-    context = {**settings.context, **({"left_out": left_out} if left_out else {})}
+    lie = label_orientation(list(labels.values())[-1])
+    context = {
+        **settings.context,
+        **({"left_out": left_out} if left_out else {}),
+        **({"label_orientation": lie} if lie else {}),
+    }
     parts = _parts(inputs, backbone, settings.study.blocks)
     folders: dict[Path, int] = {}
     for features_of, network, blocks in parts:

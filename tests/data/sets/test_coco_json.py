@@ -242,7 +242,7 @@ def test_masks_lie_where_boxes_do_in_photographs_that_exif_turns(
         "categories": [{"id": 18, "name": "dog"}],
     }
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    dataset = open_labels(DETECTION, CocoJsonConfig(root=str(tmp_path)), "all")
+    dataset = open_labels(DETECTION, CocoJsonConfig(root=str(tmp_path), label_orientation="stored"), "all")
     assert isinstance(dataset, CocoDetection)
     (mask,), (box,) = dataset.masks(0), dataset.boxes(0)
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
