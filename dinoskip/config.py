@@ -200,7 +200,7 @@ def _read_yaml(
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends itself")
     try:
-        text = read_regular(path, _MAX_BYTES).decode("utf-8")
+        text = decoded_text(read_regular(path, _MAX_BYTES))
     except DataError as error:
         raise ConfigError(error.message) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import struct
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from PIL import Image, ImageOps, features
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, features
 
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.files import open_regular, read_regular
@@ -42,6 +43,7 @@ LOSSY = frozenset({"JPEG", "JPEG2000", "AVIF"})  # formats whose pixels are near
 MAX_BYTES = 1 << 30  # of an encoded image
 PILLOWS_LIMIT = 178  # million pixels; beyond it Pillow itself refuses
 ORIENTATION = 0x0112  # the EXIF tag
+PIXEL_RANGE = "DINOSKIP_PIXEL_RANGE"
 
 
 def max_pixels() -> int:
@@ -71,7 +73,13 @@ def _opened(stream: IO[bytes], name: Path | str) -> Iterator[Image.Image]:
     """Open an image by its header; :class:`DataError` if it is none or too large. What fails later is named too."""
     with guard(name, "image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata on the way and of sizes that we refuse
-        with Image.open(stream, formats=FORMATS) as image:
+        try:
+            opened = Image.open(stream, formats=FORMATS)
+        except UnidentifiedImageError:
+            if bands := _bands_of_tiff(stream):
+                raise ValueError(bands) from None
+            raise
+        with opened as image:
             if image.width * image.height > max_pixels():
                 raise DataError(
                     f"{name}: {image.width}×{image.height} pixels is more than {max_pixels():,} allowed",
@@ -100,14 +108,49 @@ def _check_png(content: bytes, name: Path | str) -> bytes:
 _SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
 
 
-def _rgb(image: Image.Image, file_format: str | None) -> Image.Image:
-    """RGB in 8 bits; what range a file's values have is decided by its mode and format, never by the values.
+_DARK = 1 << 14  # of 16 bits: pictures of 14 bits and fewer have no value from here on, and come out nearly black
+_STATE_RANGE = (
+    f"state the largest value of files with 16 bits: {PIXEL_RANGE}=4095 for 12 bits, 16383 for 14, 10000 for "
+    "reflectances, 65535 where pictures are this dark"
+)
 
-    16 bits are 0..65535, floats 0..1. Raises ValueError for 32-bit integers, whose range nothing says, and for floats
-    outside 0..1 or not finite.
+
+def pixel_range() -> int | None:
+    """The value of files with 16 bits that is white, by DINOSKIP_PIXEL_RANGE; None if it is not stated.
+
+    Raises :class:`ConfigError` unless it is a whole number from 256 to 65535.
+    """
+    text = os.environ.get(PIXEL_RANGE, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 256 <= int(text) <= 65_535):
+        raise ConfigError(f"{PIXEL_RANGE}={text!r} is not a whole number from 256 to 65535", _STATE_RANGE)
+    return int(text)
+
+
+def _known_range(values: np.ndarray, largest: int) -> int:
+    """The value that is white among those of a file with 16 bits, of which ``largest`` is the largest possible.
+
+    Raises ValueError if no range is stated and a picture that is not of one value uses less than a quarter of it.
+    """
+    if stated := pixel_range():
+        return stated
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if low != high and high < _DARK * (largest + 1) // (1 << 16):
+        bits = f"{high.bit_length()} bits in {(largest + 1).bit_length() - 1}"
+        raise ValueError(f"its values end at {high} of {largest}, as those of {bits} do; {_STATE_RANGE}")
+    return largest
+
+
+def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image.Image:
+    """RGB in 8 bits; what range a file's values have is decided by its mode and format, or stated.
+
+    ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1. Raises ValueError for 32-bit
+    integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`_known_range`.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
-        values = np.asarray(image).astype(np.float64) / 257
+        values = np.asarray(image).astype(np.float64)
+        values *= 255 / _known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1)
     elif image.mode == "F":
         values = 255 * np.asarray(image).astype(np.float64)
         if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):
@@ -115,19 +158,84 @@ def _rgb(image: Image.Image, file_format: str | None) -> Image.Image:
     elif image.mode == "I":
         raise ValueError("an image of 32-bit integers has no known range; save it with 8 or 16 bits")
     else:
-        return image.convert("RGB")
+        colours = image.convert("RGB")
+        if bits == 16:  # of which Pillow keeps the upper half
+            _known_range(np.asarray(colours).astype(np.int64) * 257, (1 << 16) - 1)
+        return colours
     return Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8)).convert("RGB")
+
+
+def _stored_bits(image: Image.Image) -> int:
+    """The bits of a channel of a picture that is open and not yet decoded: 12, 16, or 8 for all others."""
+    stored = " ".join(str(tile[-1]) for tile in image.tile)
+    return 12 if "I;12" in stored else 16 if ";16" in stored else 8
+
+
+def _refuse_bands(image: Image.Image) -> None:
+    """Raise ValueError for a TIFF of several pages of one channel and of one size: bands, or slices."""
+    if image.format != "TIFF" or image.mode not in {"L", "F", "I"} and not image.mode.startswith("I;16"):
+        return
+    size, mode = image.size, image.mode
+    try:
+        pages = int(getattr(image, "n_frames", 1))
+        image.seek(min(1, pages - 1))
+        reduced = bool(int(getattr(image, "tag_v2", {}).get(254, 0)) & 1)  # a preview of the page before
+        alike = pages > 1 and not reduced and (image.size, image.mode) == (size, mode)
+    except (EOFError, OSError, SyntaxError, TypeError, ValueError):
+        alike = False  # what comes after the first page is damaged, and not read
+    image.seek(0)
+    if alike:
+        raise ValueError(f"it has {pages} pages of one channel each; {_SAVE_THREE}")
+
+
+_SAVE_THREE = "which are red, green and blue is not said: save three bands as an RGB image, or one as a grey one"
+
+
+def _bands_of_tiff(stream: IO[bytes]) -> str:
+    """Say of a TIFF that Pillow cannot read how many bands of how many bits it has; "" if it says none."""
+    stream.seek(0)
+    header = stream.read(8)
+    if header[:4] not in {b"II*\0", b"MM\0*"}:
+        return ""
+    directory = TiffImagePlugin.ImageFileDirectory_v2(header)
+    try:
+        stream.seek(directory.next)
+        directory.load(stream)
+        bands, bits = int(directory.get(277, 1)), directory.get(258, (1,))
+    except (OSError, SyntaxError, TypeError, ValueError, struct.error):
+        return ""
+    each = bits[0] if isinstance(bits, tuple) and bits else bits
+    return f"a TIFF of {bands} bands of {each} bits; {_SAVE_THREE}" if bands > 1 else ""
 
 
 def rgb_array(image: Image.Image, *, upright: bool = True) -> np.ndarray:
     """The pixels of a picture that Pillow has open, as :func:`image_from_bytes` returns them: uint8 (H, W, 3).
 
-    Raises ValueError for values without a known range, see there.
+    Raises ValueError for values without a known range and for bands without known colours, see there.
     """
-    file_format = image.format  # gone in copies
-    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image, file_format))
+    file_format, bits = image.format, _stored_bits(image)  # gone in copies
+    _refuse_bands(image)
+    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image, file_format, bits=bits))
 
 
+def _in_stated_range(content: bytes, image: Image.Image) -> np.ndarray | None:
+    """Pixels of a colour image of 16 bits in the stated range, not turned; None where none is stated or it is no such.
+
+    Pillow keeps 8 bits of such files.
+    """
+    stated = pixel_range()
+    if stated is None or _stored_bits(image) != 16 or image.mode not in {"RGB", "RGBA", "RGBX", "LA"}:
+        return None
+    import cv2  # heavy; few images need it
+
+    # IMREAD_COLOR_RGB gives blue first of a TIFF of 16 bits
+    values = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR | _AS_STORED)
+    if values is None or values.dtype != np.uint16:
+        raise ValueError(f"its 16 bits cannot be read in a stated range; leave {PIXEL_RANGE} out, or save it otherwise")
+    return np.clip(np.rint(values[..., ::-1] * (255 / stated)), 0, 255).astype(np.uint8)
+
+
+_AS_STORED = 128  # cv2.IMREAD_IGNORE_ORIENTATION, without importing cv2
 _IN_SCAN = {0x00, 0xFF, *range(0xD0, 0xD8)}  # after 0xFF: an escaped 0xFF, filling, restarts
 
 # An EXIF orientation entry that is not the neutral one: tag 0x0112 of any type, in either byte order.
@@ -202,15 +310,19 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
     """Decode the bytes of one image to uint8 (H, W, 3) RGB; ``name`` is for messages.
 
     ``upright`` turns it as its EXIF orientation says; without, pixels stay as they are stored. 16-bit images are scaled
-    to 8 bits (not clipped), floats from 0..1, transparency is dropped, grey and palette images become RGB. Raises
-    :class:`DataError` with the name if it is damaged, truncated, of floats outside 0..1 or of 32-bit integers, or has
-    more than :func:`max_pixels`.
+    to 8 bits from 0..65535, or from 0 to :func:`pixel_range` if one is stated (values beyond are white), floats from
+    0..1, transparency is dropped, grey and palette images become RGB. Raises :class:`DataError` with the name if it is
+    damaged, truncated, of floats outside 0..1, of 32-bit integers, of 16 bits of which 14 are used and no range is
+    stated, or of bands that nothing gives a colour, or has more than :func:`max_pixels`.
     """
     pixels = _plain(content)
     if pixels is not None:
         return pixels
     with _opened(io.BytesIO(_check_png(content, name)), name) as image:
-        return rgb_array(image, upright=upright)
+        stored = _in_stated_range(content, image)
+        if stored is None:
+            return rgb_array(image, upright=upright)
+        return turn_upright(stored, _orientation(image)) if upright else stored
 
 
 @dataclass(frozen=True)
@@ -270,8 +382,12 @@ def stored_geometry(path: str | Path) -> tuple[tuple[int, int], int]:
 
 def _geometry(stream: IO[bytes], name: str | Path) -> tuple[tuple[int, int], int]:
     with _opened(stream, name) as image:
-        orientation = image.getexif().get(ORIENTATION, 1)  # of a PNG it is read to the end of the file
-        return (image.height, image.width), orientation if orientation in range(1, 9) else 1
+        return (image.height, image.width), _orientation(image)
+
+
+def _orientation(image: Image.Image) -> int:
+    orientation = image.getexif().get(ORIENTATION, 1)  # of a PNG it is read to the end of the file
+    return orientation if orientation in range(1, 9) else 1
 
 
 def sizes_tell(size: tuple[int, int], orientation: int) -> bool:

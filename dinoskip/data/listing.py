@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.files import confined, hash_of, open_regular, read_regular, sha256_file
-from dinoskip.images import EXTENSIONS
+from dinoskip.files import confined, decoded_text, hash_of, open_regular, read_regular, sha256_file
+from dinoskip.images import EXTENSIONS, pixel_range
 
 FULL_HASH_BYTES = 1 << 30
 SAMPLED = "sampled-"
@@ -53,9 +53,12 @@ def require_folder(root: Path, expected: str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a list in UTF-8, at most 64 MiB; ``what`` it is, for messages. Raises :class:`DataError`."""
+    """Read a list, at most 64 MiB, as :func:`dinoskip.files.decoded_text`; ``what`` it is, for messages.
+
+    Lines end as the file has them. Raises :class:`DataError`.
+    """
     with guard(path, what):
-        return read_regular(path, MAX_TEXT).decode("utf-8")
+        return decoded_text(read_regular(path, MAX_TEXT))
 
 
 def folder_with(inside: str, root: Path, name: str, archive: str) -> Path:
@@ -189,11 +192,13 @@ def content_marks(paths: Sequence[Path]) -> list[Any]:
         special = next((path for path, mark in zip(paths, marks, strict=True) if not stat.S_ISREG(mark.st_mode)), None)
         if special is not None:
             raise DataError(f"{special}: is not a regular file")
+        stated = pixel_range()  # what pixels mean, where it is set; keys without it stay
+        added = "" if stated is None else f" in 0..{stated}"
         if all_is_read(sum(mark.st_size for mark in marks)):
-            return [sha256_file(path) for path in paths]
+            return [sha256_file(path) + added for path in paths]
         step = -(-len(paths) // SAMPLED_FILES)
         return [
-            [mark.st_size, int(mark.st_mtime), "" if at % step else _sampled(path, mark.st_size)]
+            [mark.st_size, int(mark.st_mtime), ("" if at % step else _sampled(path, mark.st_size)) + added]
             for at, (path, mark) in enumerate(zip(paths, marks, strict=True))
         ]
     except OSError as error:

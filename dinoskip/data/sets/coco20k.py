@@ -29,7 +29,7 @@ def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
         raise DataError(
             f"{path}: no such image list", "it is datasets/coco_20k_filenames.txt of github.com/valeoai/LOST"
         )
-    content = read_text(path, "image list")
+    content = read_text(path, "image list").replace("\r\n", "\n")  # the same list, saved on Windows
     lines = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not lines:
         raise DataError(f"{path}: the image list is empty")
