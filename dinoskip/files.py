@@ -7,8 +7,8 @@ file. Weights we write are safetensors; foreign ``.pt``/``.pth`` files are opene
 
 from __future__ import annotations
 
-import fnmatch
 import codecs
+import fnmatch
 import hashlib
 import io
 import json

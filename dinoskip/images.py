@@ -449,11 +449,42 @@ def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(stored[:: -1 if rows else 1, :: -1 if columns else 1])
 
 
+_LOSSY = frozenset({"JPEG", "JPEG2000", "AVIF"})
+
+
+def _refuse_lossy(image: Image.Image, path: str | Path) -> None:
+    """Raise :class:`DataError` for a mask in a format that changes values: between classes others would appear."""
+    packed = str(image.info.get("compression", "")) if image.format == "TIFF" else ""
+    if image.format in _LOSSY or "jpeg" in packed:
+        stored = f"{image.format} with JPEG in it" if packed else image.format
+        raise DataError(
+            f"{path}: a mask must be stored without loss, this one is {stored}: its values are not those that were "
+            "drawn",
+            "export it again as PNG; a copy as PNG has the wrong values, too",
+        )
+
+
+def read_colour_mask(path: str | Path) -> np.ndarray | None:
+    """Decode a mask in colours to uint8 (H, W, 3) as stored, also by a palette; None for a mask of grey values.
+
+    Raises :class:`DataError` for damage and for formats with loss.
+    """
+    with _opened(io.BytesIO(_check_png(read_encoded(path), path)), path) as image:
+        _refuse_lossy(image, path)
+        return np.array(image.convert("RGB")) if image.mode in {"P", "RGB", "RGBA"} else None
+
+
 def read_mask(path: str | Path) -> np.ndarray:
     """Decode a label map to uint8 (H, W): palette indices or grey values, never colours. Raises :class:`DataError`."""
     with _opened(io.BytesIO(_check_png(read_encoded(path), path)), path) as image:
+        _refuse_lossy(image, path)
         if image.mode not in {"P", "L", "1", "I", "I;16"}:
-            raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
+            raise DataError(
+                f"{path}: a mask must be a palette or grey image, this one is {image.mode}",
+                "masks in colours are read with a list of the classes' colours, such as labelmap.txt (docs/datasets.md)"
+                if image.mode in {"RGB", "RGBA"}
+                else None,
+            )
         labels = np.array(image)
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) <= 255:
         outside = int(labels.max()) if int(labels.max()) > 255 else int(labels.min())

@@ -22,12 +22,9 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
-<<<<<<< HEAD
 _OF_ITS_INPUT = ("normalisation", "positions")
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "no_interval")  # not in rows.json where they do not
-=======
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, "left_out", "label_orientation", "no_interval")  # not in rows.json where they do not
->>>>>>> a190a78e (Labels of photographs that EXIF turns lie as the photographs show, or as label_orientation says)
+# Not in rows.json where they do not.
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "label_orientation", "no_interval")
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Precision = Literal["fp32", "tf32", "bf16"]

@@ -134,7 +134,9 @@ def _judge(evidence: _Evidence, where: str, *, boxes: bool) -> Orientation:
     for_one, for_other = gains > mixed, gains < -mixed
     if min(for_one.sum(), for_other.sum()) >= max(1, len(gains) // 10):
         names = [evidence.gains[int(np.argmax(sign * gains))][1] for sign in (1, -1)]
-        text = f"{where}: labels of some photographs that EXIF turns are drawn upright ({names[0]}), of others as stored"
+        text = (
+            f"{where}: labels of some photographs that EXIF turns are drawn upright ({names[0]}), of others as stored"
+        )
         raise DataError(f"{text} ({names[1]})", f"put them into two data sets, each with its {SETTING}")
     margins = MARGINS_OF_BOXES if boxes else MARGINS_OF_MASKS
     if len(gains) and abs(gains.mean()) > next(margin for count, margin in margins if len(gains) >= count):
@@ -144,7 +146,9 @@ def _judge(evidence: _Evidence, where: str, *, boxes: bool) -> Orientation:
     if bool(by_size["upright"]) != bool(by_size["stored"]):
         reading = "upright" if by_size["upright"] else "stored"
         return Orientation(reading, f"the sizes of {len(by_size[reading])} others")
-    raise DataError(f"{first} they are drawn upright, such as of {_first(evidence)}; the photographs do not show it", remedy)
+    raise DataError(
+        f"{first} they are drawn upright, such as of {_first(evidence)}; the photographs do not show it", remedy
+    )
 
 
 def _first(evidence: _Evidence) -> str:

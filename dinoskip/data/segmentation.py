@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from PIL import Image
 
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_mask, sizes_tell, stored_geometry, turn_upright
+from dinoskip.images import image_size, read_colour_mask, read_mask, sizes_tell, stored_geometry, turn_upright
 from dinoskip.randomness import derive
 
 BACKGROUND = "background"
@@ -41,12 +41,14 @@ def save_mask(path: Path, labels: np.ndarray) -> None:
 class ClassMap:
     """``table`` int16 (256,): the class number of a mask's value, 255 where ignored, -1 where the value is illegal.
 
+    ``colours``, of masks in colours: the class number of a colour, red in the highest of three bytes, 255 where ignored.
     ``names`` are the classes by number. ``palette`` uint8 (256, 3) colours class numbers: VOC's colours, without its
     black first one, which in VOC is the background.
     """
 
     names: tuple[str, ...]
     table: np.ndarray
+    colours: Mapping[int, int] | None = None
 
     @property
     def palette(self) -> np.ndarray:
@@ -127,6 +129,12 @@ class SegmentationDataset(LabelledImages):
     def read_labels(self, index: int) -> np.ndarray:
         """Return the classes of mask ``index`` as they are stored; :class:`DataError` for a value that is none."""
         path = self.label_paths[index]
+        if (
+            self.remap is not None
+            and self.remap.colours is not None
+            and (colours := read_colour_mask(path)) is not None
+        ):
+            return labels_of_colours(path, colours, self.remap.colours)
         labels, table = read_mask(path), self._table
         counts = np.bincount(labels.ravel(), minlength=256)
         illegal = np.flatnonzero((counts > 0) & (table == ILLEGAL))
@@ -141,6 +149,26 @@ class SegmentationDataset(LabelledImages):
     @property
     def _table(self) -> np.ndarray:
         return (self.remap or class_map(self.class_names)).table
+
+
+def labels_of_colours(path: Path, pixels: np.ndarray, colours: Mapping[int, int]) -> np.ndarray:
+    """Return the classes of a mask in colours uint8 (H, W, 3), uint8 (H, W).
+
+    Raises :class:`DataError` naming the mask and its commonest colour that stands for no class.
+    """
+    red, green, blue = np.moveaxis(pixels.astype(np.int64), -1, 0)
+    codes, places, counts = np.unique(red << 16 | green << 8 | blue, return_inverse=True, return_counts=True)
+    values = np.array([colours.get(int(code), ILLEGAL) for code in codes])
+    if (foreign := values == ILLEGAL).any():
+        worst = int(np.argmax(np.where(foreign, counts, 0)))
+        code, others = int(codes[worst]), int(foreign.sum()) - 1
+        more = f" and {others} more colours" if others else ""
+        raise DataError(
+            f"{path}: colour {code >> 16}, {code >> 8 & 255}, {code & 255} ({int(counts[worst])} pixels){more} stands "
+            "for no class",
+            "add it to the list of colours; many such colours come of masks that were resized or stored as JPEG",
+        )
+    return values.astype(np.uint8)[places.reshape(red.shape)]
 
 
 def draw(ids: Sequence[str], count: int, seed: int) -> tuple[int, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.data.listing import read_text
+from dinoskip.config import OmitDefaultFromKey
+from dinoskip.data.colours import find_colours, read_colours
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import name_key, read_text
 from dinoskip.data.segmentation import ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
-from dinoskip.data.sets.pairs import PairedMasks, PairFolders
+from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
 from dinoskip.data.splits import split_path
 from dinoskip.errors import DataError
 
@@ -26,7 +29,9 @@ def read_classes(path: Path) -> tuple[str, ...]:
 class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
-    ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``.
+    ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``, or has
+    a class and its colour (:mod:`dinoskip.data.colours`). Names of masks may have an ending after the image's, and
+    other formats without loss are read where there are no PNGs.
     """
 
     kind: Literal["masks"] = "masks"
@@ -34,22 +39,41 @@ class MasksConfig(TrainSubset, PairedMasks):
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
     masks: str = Field("masks/{split}", description="folder of mask PNGs; {split} stands for the split")
     classes: str = Field("classes.txt", description="file with a class name a line")
+    mask_ending: Annotated[str | None, OmitDefaultFromKey()] = Field(
+        None, description="what names of masks have after the image's name, such as _mask; null: as they are found"
+    )
     first_value: int = Field(0, ge=0, le=254, description="mask value of the first class")
 
     @property
     def dataset_name(self) -> str:
         return Path(self.root).name
 
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images of a split, with a mask or not; masks that lie beside them are none."""
+        folders = self._folders(root, split)
+        if folders.images != folders.masks:
+            return ImageFolder.open(folders.images)
+        pairs = pair(self.pair_folders(root, split))
+        names = [path.relative_to(folders.images).as_posix() for path in (*pairs.images, *pairs.lone_images)]
+        return ImageFolder(folders.images, tuple(sorted(names, key=name_key)))
+
     def pair_folders(self, root: Path, split: str) -> PairFolders:
-        """Return the folders of a split."""
+        """Return the folders of a split, and how masks in them are named."""
+        return found_names(self._folders(root, split), self.mask_ending)
+
+    def _folders(self, root: Path, split: str) -> PairFolders:
         return PairFolders(split_path(root, self.images, split), split_path(root, self.masks, split))
 
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.
 
-        Raises :class:`DataError` for more than fit below 255.
+        Without the file, a list of colours is taken that a tool left (:data:`dinoskip.data.colours.LISTS`). Raises
+        :class:`DataError` for more than fit below 255.
         """
         path, first = root / self.classes, self.first_value
+        colours = read_colours(path) if path.is_file() else find_colours(root)
+        if colours is not None:
+            return colours
         names = read_classes(path)
         if first + len(names) > 255:
             raise DataError(f"{path}: {len(names)} classes from value {first} on do not fit below 255")

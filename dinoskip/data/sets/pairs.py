@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +35,7 @@ class Pairs:
 class PairFolders(NamedTuple):
     """Where the images and the masks of a split lie, and how their names end before the extension, after the id.
 
-    Files in ``masks`` that end in ``not_masks`` are passed over, if it is given.
+    Files in ``masks`` that end in ``not_masks`` are passed over, if it is given. ``mask_extension`` is that of masks.
     """
 
     images: Path
@@ -42,17 +43,18 @@ class PairFolders(NamedTuple):
     image_ending: str = ""
     mask_ending: str = ""
     not_masks: str = ""
+    mask_extension: str = MASK_SUFFIX
 
 
-def _by_id(folder: Path, ending: str, *, masks: bool | None) -> dict[str, Path]:
-    """Images below a folder by id; :class:`DataError` for two that differ in the extension only.
+def _by_id(folder: Path, ending: str, wanted: Callable[[str, str], bool]) -> dict[str, Path]:
+    """Images below a folder by id, if their stem and extension are ``wanted``.
 
-    ``masks`` says whether those are meant that masks can be (PNG), or the others; None: all.
+    Raises :class:`DataError` for two that differ in the extension only.
     """
     by_id: dict[str, Path] = {}
     for name in list_images(folder):
-        stem, _, extension = name.rpartition(".")
-        if stem.endswith(ending) and masks in {None, f".{extension.lower()}" == MASK_SUFFIX}:
+        stem, dot, extension = name.rpartition(".")
+        if stem.endswith(ending) and wanted(stem, dot + extension.lower()):
             other = by_id.setdefault(stem.removesuffix(ending), folder / name)
             if other != folder / name:
                 raise violated(folder / name, f"{other.name} is of the same name, and one of them is not meant")
@@ -62,10 +64,15 @@ def _by_id(folder: Path, ending: str, *, masks: bool | None) -> dict[str, Path]:
 def pair(folders: PairFolders) -> Pairs:
     """Pair images and masks, sub-folders included. Raises :class:`DataError` if a folder is missing or has no image.
 
-    Masks may lie beside their images, where those are no PNGs.
+    Masks may lie beside their images, if those have another extension, or if the masks' names have an ending.
     """
-    photos = _by_id(folders.images, folders.image_ending, masks=False if folders.images == folders.masks else None)
-    labels = _by_id(folders.masks, folders.mask_ending, masks=True)
+    beside, ending, extension = folders.images == folders.masks, folders.mask_ending, folders.mask_extension
+
+    def is_photo(stem: str, its: str) -> bool:
+        return not beside or (not stem.endswith(ending) if ending else its != extension)
+
+    photos = _by_id(folders.images, folders.image_ending, is_photo)
+    labels = _by_id(folders.masks, ending, lambda _, its: its == extension)
     if folders.not_masks:
         labels = {name: path for name, path in labels.items() if not name.endswith(folders.not_masks)}
     both = sorted(photos.keys() & labels.keys(), key=name_key)
@@ -76,6 +83,44 @@ def pair(folders: PairFolders) -> Pairs:
         tuple(photos[name] for name in sorted(photos.keys() - labels.keys(), key=name_key)),
         tuple(labels[name] for name in sorted(labels.keys() - photos.keys(), key=name_key)),
     )
+
+
+MASK_ENDINGS = (
+    "", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_labels", "_gt", "_GT", "_L", "_annotation",
+    "_matte", "_m",
+)  # fmt: skip
+"""What names of masks are known to end in, after the image's name; a mask of the image's own name comes first."""
+MASK_EXTENSIONS = (MASK_SUFFIX, ".tif", ".tiff", ".bmp", ".gif")
+"""Of formats without loss; PNG comes first."""
+
+
+def found_names(folders: PairFolders, ending: str | None) -> PairFolders:
+    """Return the folders with the ending and extension by which most masks have an image; PNG of equal names at best.
+
+    An ``ending`` that is given stays. Raises :class:`DataError` if a folder is missing or has no image.
+    """
+    beside = folders.images == folders.masks
+    photos = {name.rpartition(".")[0] for name in list_images(folders.images)}
+    masks = [
+        (stem, f".{its.lower()}") for stem, _, its in (name.rpartition(".") for name in list_images(folders.masks))
+    ]
+    best, most = folders._replace(mask_ending=ending or ""), 0
+    for extension in MASK_EXTENSIONS:
+        stems = [stem for stem, its in masks if its == extension]
+        for end in (ending,) if ending is not None else MASK_ENDINGS:
+            if beside and not end and extension != MASK_SUFFIX:
+                continue  # which of two extensions is the mask's, nothing says
+            count = sum(stem.endswith(end) and stem.removesuffix(end) in photos for stem in stems)
+            if not end and beside:
+                others = {stem for stem, its in masks if its != extension}
+                count = sum(stem in others for stem in stems)
+            if count > most:
+                best, most = folders._replace(mask_ending=end, mask_extension=extension), count
+            if count and not end:
+                return best  # masks of the images' own names are meant, whatever else lies there
+        if most:
+            return best
+    return best
 
 
 def open_pairs(
@@ -100,7 +145,7 @@ def open_pairs(
             f"{pairs.lone_masks[0]}: this mask has no image in {images} ({len(pairs.lone_masks)} have none)"
         )
     if not pairs.ids:
-        raise DataError(f"{masks}: no {MASK_SUFFIX} here has an image of the same name in {images}")
+        raise _no_pairs(folders)
     return SegmentationDataset(
         name=name,
         split=split,
@@ -110,6 +155,21 @@ def open_pairs(
         label_paths=pairs.masks,
         palette=classes.palette,
         remap=classes,
+    )
+
+
+def _no_pairs(folders: PairFolders) -> DataError:
+    """The error of folders without a pair; JPEG masks are named as such."""
+    text = f"{folders.masks}: no {folders.mask_extension} here has an image of the same name in {folders.images}"
+    photos = {name.rpartition(".")[0] for name in list_images(folders.images)}
+    names = () if folders.masks == folders.images else list_images(folders.masks)
+    lossy = next((n for n in names if n.lower().endswith((".jpg", ".jpeg")) and n.rpartition(".")[0] in photos), None)
+    if lossy is None:
+        return DataError(text)
+    return DataError(
+        f"{folders.masks / lossy}: masks as JPEG are not read: it changes values, so that classes nobody drew lie along "
+        "borders",
+        "export them again as PNG; a copy as PNG has the wrong values, too",
     )
 
 

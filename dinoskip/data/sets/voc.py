@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.console import Progress
+from dinoskip.data.colours import find_colours
 from dinoskip.data.detection import DetectionDataset, dominant_labels
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
@@ -50,11 +51,12 @@ def voc_folder(root: str | Path, year: int) -> Path:
 def class_names(folder: Path) -> tuple[str, ...]:
     """Object class names (background not among them): those of ``classes.txt`` if the folder has one, else VOC's 20.
 
-    Raises :class:`DataError` for an empty or repeating ``classes.txt``.
+    CVAT's ``labelmap.txt`` is read where there is no ``classes.txt``. Raises :class:`DataError` for an empty or repeating ``classes.txt``.
     """
     path = folder / CLASSES_FILE
     if not path.exists():
-        return VOC_CLASSES
+        coloured = find_colours(folder)
+        return VOC_CLASSES if coloured is None else tuple(name for name in coloured.names if name != BACKGROUND)
     names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
     if not names or len(set(names)) != len(names) or BACKGROUND in names or len(names) > 254:
         raise DataError(f"{path}: expected 1 to 254 different class names, one a line, without {BACKGROUND!r}")
@@ -156,14 +158,18 @@ def voc_segmentation(
 
     ``split`` names ``ImageSets/Segmentation/<split>.txt``: train (1,464 in VOC2012), val (1,449), trainval, or trainaug
     (10,582), whose masks are read from ``SegmentationClassAug`` instead of ``SegmentationClass``. Class 0 is
-    background; the others are VOC's 20, or those of a ``classes.txt`` in the folder. Raises :class:`DataError` in one
+    background; the others are VOC's 20, or those of a ``classes.txt`` in the folder. With CVAT's ``labelmap.txt``
+    classes are those of that list, and masks may be in its colours. Raises :class:`DataError` in one
     line for every missing folder, list, image or mask; with ``faults``, missing files are noted there and left out.
     """
     folder = voc_folder(root, year)
     masks = folder / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
-    listed, names = read_list(folder, "Segmentation", split), (BACKGROUND, *class_names(folder))
+    listed, coloured = read_list(folder, "Segmentation", split), None
+    if not (folder / CLASSES_FILE).exists():
+        coloured = find_colours(folder)
+    names = (BACKGROUND, *class_names(folder)) if coloured is None else coloured.names
     ids, images, labels = with_files(listed, folder / "JPEGImages", masks, ".png", faults)
-    return SegmentationDataset(name or f"voc{year}", split, ids, images, labels, class_names=names)
+    return SegmentationDataset(name or f"voc{year}", split, ids, images, labels, class_names=names, remap=coloured)
 
 
 def voc_detection(

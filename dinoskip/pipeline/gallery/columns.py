@@ -104,7 +104,9 @@ def _shown(task: Task) -> _Shown:
     labelled = datasets.open_labels(SEGMENTATION, config, split, root)
     count = min(first, len(labelled))
     paths = tuple(labelled.path(i) for i in range(count))
-    return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths))
+    return _Shown(
+        labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths)
+    )
 
 
 def _large(shown: _Shown, multiple: int) -> _Shown:
