@@ -167,13 +167,13 @@ def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image
 
 def _stored_bits(image: Image.Image) -> int:
     """The bits of a channel of a picture that is open and not yet decoded: 12, 16, or 8 for all others."""
-    stored = " ".join(str(tile[-1]) for tile in image.tile)
+    stored = " ".join(str(tile[-1]) for tile in getattr(image, "tile", ()))
     return 12 if "I;12" in stored else 16 if ";16" in stored else 8
 
 
 def _refuse_bands(image: Image.Image) -> None:
     """Raise ValueError for a TIFF of several pages of one channel and of one size: bands, or slices."""
-    if image.format != "TIFF" or image.mode not in {"L", "F", "I"} and not image.mode.startswith("I;16"):
+    if image.format != "TIFF" or (image.mode not in {"L", "F", "I"} and not image.mode.startswith("I;16")):
         return
     size, mode = image.size, image.mode
     try:
@@ -232,7 +232,8 @@ def _in_stated_range(content: bytes, image: Image.Image) -> np.ndarray | None:
     values = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR | _AS_STORED)
     if values is None or values.dtype != np.uint16:
         raise ValueError(f"its 16 bits cannot be read in a stated range; leave {PIXEL_RANGE} out, or save it otherwise")
-    return np.clip(np.rint(values[..., ::-1] * (255 / stated)), 0, 255).astype(np.uint8)
+    scaled: np.ndarray = np.clip(np.rint(values[..., ::-1] * (255 / stated)), 0, 255)
+    return scaled.astype(np.uint8)
 
 
 _AS_STORED = 128  # cv2.IMREAD_IGNORE_ORIENTATION, without importing cv2

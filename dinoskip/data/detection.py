@@ -174,7 +174,8 @@ class DetectionDataset(LabelledImages):
         """
         boxes, size = self.given(index)
         height, width = size or image_size(self.image_paths[index], upright=upright)
-        return np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4) / np.float32([width, height] * 2)
+        corners = np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4)
+        return np.asarray(corners / np.array([width, height, width, height], dtype=np.float32))
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""

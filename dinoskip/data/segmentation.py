@@ -41,7 +41,7 @@ def save_mask(path: Path, labels: np.ndarray) -> None:
 class ClassMap:
     """``table`` int16 (256,): the class number of a mask's value, 255 where ignored, -1 where the value is illegal.
 
-    ``colours``, of masks in colours: the class number of a colour, red in the highest of three bytes, 255 where ignored.
+    ``colours``, of masks in colours: the class number of a colour, red in the highest of three bytes, or 255.
     ``names`` are the classes by number. ``palette`` uint8 (256, 3) colours class numbers: VOC's colours, without its
     black first one, which in VOC is the background.
     """

@@ -163,7 +163,8 @@ def open_labels(
         opened = getattr(config, label.method)(where, split, noted if skips else faults)
         _check_split(label, config, opened)
         if isinstance(opened, SegmentationDataset | DetectionDataset):
-            opened = with_orientation(opened, config.label_orientation, f"{where}: {split}", faults)
+            known: Any = opened
+            opened = with_orientation(known, config.label_orientation, f"{where}: {split}", faults)
         if skips:
             opened = without_broken(label, opened, noted, f"{where}: {split}")
     items = label.items(opened)

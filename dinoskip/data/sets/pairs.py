@@ -167,8 +167,8 @@ def _no_pairs(folders: PairFolders) -> DataError:
     if lossy is None:
         return DataError(text)
     return DataError(
-        f"{folders.masks / lossy}: masks as JPEG are not read: it changes values, so that classes nobody drew lie along "
-        "borders",
+        f"{folders.masks / lossy}: masks as JPEG are not read: it changes values, and classes that nobody drew lie "
+        "along borders",
         "export them again as PNG; a copy as PNG has the wrong values, too",
     )
 

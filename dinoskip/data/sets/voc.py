@@ -51,7 +51,8 @@ def voc_folder(root: str | Path, year: int) -> Path:
 def class_names(folder: Path) -> tuple[str, ...]:
     """Object class names (background not among them): those of ``classes.txt`` if the folder has one, else VOC's 20.
 
-    CVAT's ``labelmap.txt`` is read where there is no ``classes.txt``. Raises :class:`DataError` for an empty or repeating ``classes.txt``.
+    CVAT's ``labelmap.txt`` is read where there is no ``classes.txt``. Raises :class:`DataError` for an empty or
+    repeating list.
     """
     path = folder / CLASSES_FILE
     if not path.exists():
