@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,17 @@ from PIL import Image, ImageOps
 from skimage.data import astronaut
 
 from dinoskip import images
+from dinoskip.data.listing import fingerprint
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_depth, read_image, read_mask, stored_geometry, turn_upright
+from dinoskip.images import (
+    image_from_bytes,
+    image_size,
+    read_depth,
+    read_image,
+    read_mask,
+    stored_geometry,
+    turn_upright,
+)
 from dinoskip.resize import short_side_size
 
 RNG = np.random.default_rng(0)
@@ -314,3 +324,84 @@ def test_sizes_are_torchvisions_for_every_image_up_to_500_pixels() -> None:
     wrong = [size for size in sizes if short_side_size(*size, 256) != tuple(_compute_resized_output_size(size, [256]))]
     assert not wrong
     assert short_side_size(300, 40, 256) == short_side_size(40, 300, 256)[::-1]
+
+
+def deep(values: np.ndarray, suffix: str) -> bytes:
+    """A file of 16 bits: grey (H, W), colours (H, W, 3) as red, green and blue, or with a fourth channel."""
+    import cv2
+
+    order = values if values.ndim == 2 else values[..., [2, 1, 0, 3][: values.shape[2]]]
+    return cv2.imencode(suffix, order.astype(np.uint16))[1].tobytes()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("shape", [(12, 16), (12, 16, 3), (12, 16, 4)])
+@pytest.mark.parametrize("bits", [10, 12, 14])
+def test_fewer_bits_in_sixteen_are_refused_or_read_in_the_stated_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, shape: tuple[int, ...], bits: int
+) -> None:
+    values = np.random.default_rng(bits).integers(0, 1 << bits, shape)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(deep(values, suffix))
+    with pytest.raises(DataError, match=rf"a{suffix}: .*DINOSKIP_PIXEL_RANGE"):
+        read_image(path)
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", str((1 << bits) - 1))
+    expected = values[..., None].repeat(3, 2) if values.ndim == 2 else values[..., :3]
+    assert np.abs(read_image(path) - expected * 255 / ((1 << bits) - 1)).max() <= 0.5
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "65535")  # pictures that are as dark as that
+    assert np.abs(read_image(path) - expected / 257).max() <= 1
+
+
+def test_a_stated_range_is_part_of_what_a_folder_is_known_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(deep(np.arange(192).reshape(12, 16), ".png"))
+    without = fingerprint(tmp_path, ["a.png"])
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "4095")
+    assert fingerprint(tmp_path, ["a.png"]) != without
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "")
+    assert fingerprint(tmp_path, ["a.png"]) == without
+
+
+@pytest.mark.parametrize("text", ["12", "1e4", "65536", "-1", "\u0664\u0660\u0669\u0665"])
+def test_a_range_is_a_whole_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "a.png").write_bytes(deep(np.arange(192).reshape(12, 16), ".png"))
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", text)
+    with pytest.raises(ConfigError, match="DINOSKIP_PIXEL_RANGE"):
+        read_image(tmp_path / "a.png")
+
+
+def test_a_stated_range_leaves_pictures_of_eight_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS).save(stream, "PNG")
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "4095")
+    assert (image_from_bytes(stream.getvalue(), "a.png") == PIXELS).all()
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint8, np.float32])
+def test_pages_of_one_channel_are_bands(tmp_path: Path, kind: type) -> None:
+    pages = [Image.fromarray(np.full((6, 8), number, kind)) for number in (0, 1)]
+    pages[0].save(tmp_path / "bands.tif", save_all=True, append_images=pages[1:] * 12)
+    with pytest.raises(DataError, match=r"bands\.tif: .*13 pages"):
+        read_image(tmp_path / "bands.tif")
+    pages[0].save(tmp_path / "one.tif")
+    read_image(tmp_path / "one.tif")
+    smaller = pages[1].resize((4, 3))
+    pages[0].save(tmp_path / "preview.tif", save_all=True, append_images=[smaller])
+    read_image(tmp_path / "preview.tif")
+
+
+def tiff_of_samples(bands: int, bits: int) -> bytes:
+    """A TIFF of 4 × 4 pixels with many samples each, as cameras of many bands write it."""
+    entries = [(256, 4), (257, 4), (258, -1), (259, 1), (262, 1), (273, -2), (277, bands), (278, 4), (279, 2 * bands)]
+    after = 8 + 2 + 12 * len(entries) + 4
+    at = {-1: after, -2: after + 2 * bands}
+    content = struct.pack("<2sHIH", b"II", 42, 8, len(entries))
+    for tag, value in entries:
+        long = tag in {273, 279}
+        content += struct.pack("<HHII", tag, 4 if long else 3, bands if tag == 258 else 1, at.get(value, value))
+    return content + bytes(4) + struct.pack(f"<{bands}H", *[bits] * bands) + bytes(16 * bands * bits // 8)
+
+
+@pytest.mark.parametrize(("bands", "bits"), [(13, 16), (5, 8), (7, 16)])
+def test_bands_of_a_tiff_are_named(bands: int, bits: int) -> None:
+    with pytest.raises(DataError, match=rf"a\.tif: .*{bands} bands of {bits} bits"):
+        image_from_bytes(tiff_of_samples(bands, bits), "a.tif")

@@ -184,20 +184,23 @@ def _both_levels(
     return None if upright is None or as_stored is None else (upright, as_stored)
 
 
-def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _cv2() -> Any:
     import cv2  # heavy; only where EXIF turns a photograph
 
+    return cv2
+
+
+def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width = image.shape[:2]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    small: NDArray[Any] = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    small: NDArray[Any] = _cv2().resize(image, size, interpolation=_cv2().INTER_AREA)
     return small.astype(np.uint8)
 
 
 def _slopes(image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The change of colour along x and along y, float32 (H, W) each, after a blur of one pixel."""
-    import cv2
-
+    cv2 = _cv2()
     smooth = cv2.GaussianBlur(image.astype(np.float32), (0, 0), 1.0)
     across, down = (np.sqrt((np.asarray(cv2.Sobel(smooth, -1, *axes)) ** 2).sum(2)) for axes in ((1, 0), (0, 1)))
     return across, down
@@ -205,9 +208,7 @@ def _slopes(image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.f
 
 def _ranks(values: NDArray[np.float32]) -> Ranks:
     """Widen by one pixel, and return each pixel's rank in its image, 0..1; equal values share their mean rank."""
-    import cv2
-
-    widened = cv2.dilate(values, np.ones((3, 3), np.uint8))
+    widened = _cv2().dilate(values, np.ones((3, 3), np.uint8))
     _, places, counts = np.unique(widened, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2 - 0.5
     return (mean_rank / widened.size).astype(np.float32)[places.reshape(widened.shape)]
@@ -221,9 +222,9 @@ def edge_ranks(image: NDArray[np.uint8]) -> Ranks:
 
 def mask_level(ranks: Ranks, labels: NDArray[np.uint8]) -> float | None:
     """Mean rank of edges on the borders of a label map, void given to its nearest label; None for too short borders."""
-    import cv2
-    from scipy.ndimage import distance_transform_edt  # both heavy
+    from scipy.ndimage import distance_transform_edt  # heavy; only where EXIF turns a photograph
 
+    cv2 = _cv2()
     small = cv2.resize(labels, ranks.shape[::-1], interpolation=cv2.INTER_NEAREST)
     void = small == IGNORE
     if void.all():
