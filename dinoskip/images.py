@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, features
@@ -226,17 +226,23 @@ def _in_stated_range(content: bytes, image: Image.Image) -> np.ndarray | None:
     stated = pixel_range()
     if stated is None or _stored_bits(image) != 16 or image.mode not in {"RGB", "RGBA", "RGBX", "LA"}:
         return None
-    import cv2  # heavy; few images need it
-
+    cv2 = opencv()
     # IMREAD_COLOR_RGB gives blue first of a TIFF of 16 bits
-    values = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR | _AS_STORED)
+    flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    values = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     if values is None or values.dtype != np.uint16:
         raise ValueError(f"its 16 bits cannot be read in a stated range; leave {PIXEL_RANGE} out, or save it otherwise")
     scaled: np.ndarray = np.clip(np.rint(values[..., ::-1] * (255 / stated)), 0, 255)
     return scaled.astype(np.uint8)
 
 
-_AS_STORED = 128  # cv2.IMREAD_IGNORE_ORIENTATION, without importing cv2
+def opencv() -> Any:
+    """Return the module cv2, imported where it is first needed."""
+    import cv2  # heavy; few images need it
+
+    return cv2
+
+
 _IN_SCAN = {0x00, 0xFF, *range(0xD0, 0xD8)}  # after 0xFF: an escaped 0xFF, filling, restarts
 
 # An EXIF orientation entry that is not the neutral one: tag 0x0112 of any type, in either byte order.
@@ -296,8 +302,7 @@ def _plain(content: bytes) -> np.ndarray | None:
     """Decode an ordinary JPEG; None for all else, and for damage, which Pillow is to judge."""
     if not is_plain_jpeg(content):
         return None
-    import cv2  # heavy; few images need it
-
+    cv2 = opencv()
     try:
         pixels: np.ndarray | None = cv2.imdecode(
             np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION

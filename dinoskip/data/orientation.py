@@ -18,7 +18,7 @@ from dinoskip.console import log
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.errors import DataError
-from dinoskip.images import exif_orientation, read_image, turn_upright
+from dinoskip.images import exif_orientation, opencv, read_image, turn_upright
 
 Reading = Literal["upright", "stored"]
 Setting = Literal["auto", "upright", "stored"]
@@ -184,23 +184,17 @@ def _both_levels(
     return None if upright is None or as_stored is None else (upright, as_stored)
 
 
-def _cv2() -> Any:
-    import cv2  # heavy; only where EXIF turns a photograph
-
-    return cv2
-
-
 def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width = image.shape[:2]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    small: NDArray[Any] = _cv2().resize(image, size, interpolation=_cv2().INTER_AREA)
+    small: NDArray[Any] = opencv().resize(image, size, interpolation=opencv().INTER_AREA)
     return small.astype(np.uint8)
 
 
 def _slopes(image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The change of colour along x and along y, float32 (H, W) each, after a blur of one pixel."""
-    cv2 = _cv2()
+    cv2 = opencv()
     smooth = cv2.GaussianBlur(image.astype(np.float32), (0, 0), 1.0)
     across, down = (np.sqrt((np.asarray(cv2.Sobel(smooth, -1, *axes)) ** 2).sum(2)) for axes in ((1, 0), (0, 1)))
     return across, down
@@ -208,10 +202,10 @@ def _slopes(image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.f
 
 def _ranks(values: NDArray[np.float32]) -> Ranks:
     """Widen by one pixel, and return each pixel's rank in its image, 0..1; equal values share their mean rank."""
-    widened = _cv2().dilate(values, np.ones((3, 3), np.uint8))
+    widened = opencv().dilate(values, np.ones((3, 3), np.uint8))
     _, places, counts = np.unique(widened, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2 - 0.5
-    return (mean_rank / widened.size).astype(np.float32)[places.reshape(widened.shape)]
+    return np.asarray((mean_rank / widened.size).astype(np.float32)[places.reshape(widened.shape)])
 
 
 def edge_ranks(image: NDArray[np.uint8]) -> Ranks:
@@ -222,16 +216,18 @@ def edge_ranks(image: NDArray[np.uint8]) -> Ranks:
 
 def mask_level(ranks: Ranks, labels: NDArray[np.uint8]) -> float | None:
     """Mean rank of edges on the borders of a label map, void given to its nearest label; None for too short borders."""
-    from scipy.ndimage import distance_transform_edt  # heavy; only where EXIF turns a photograph
-
-    cv2 = _cv2()
+    cv2 = opencv()
     small = cv2.resize(labels, ranks.shape[::-1], interpolation=cv2.INTER_NEAREST)
     void = small == IGNORE
     if void.all():
         return None
     if void.any():
-        nearest = distance_transform_edt(void, return_distances=False, return_indices=True)
-        small = small[tuple(nearest)]
+        _, nearest = cv2.distanceTransformWithLabels(
+            void.astype(np.uint8), cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL
+        )
+        by_number = np.zeros(int(nearest.max()) + 1, small.dtype)
+        by_number[nearest[~void]] = small[~void]
+        small = by_number[nearest]
     border = np.zeros(small.shape, bool)
     down, across = small[1:] != small[:-1], small[:, 1:] != small[:, :-1]
     border[1:] |= down
