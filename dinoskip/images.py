@@ -455,13 +455,10 @@ def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(stored[:: -1 if rows else 1, :: -1 if columns else 1])
 
 
-_LOSSY = frozenset({"JPEG", "JPEG2000", "AVIF"})
-
-
 def _refuse_lossy(image: Image.Image, path: str | Path) -> None:
     """Raise :class:`DataError` for a mask in a format that changes values: between classes others would appear."""
     packed = str(image.info.get("compression", "")) if image.format == "TIFF" else ""
-    if image.format in _LOSSY or "jpeg" in packed:
+    if image.format in LOSSY or "jpeg" in packed:
         stored = f"{image.format} with JPEG in it" if packed else image.format
         raise DataError(
             f"{path}: a mask must be stored without loss, this one is {stored}: its values are not those that were "
