@@ -19,8 +19,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
-from dinoskip.files import decoded_text, read_regular
+from dinoskip.files import read_regular
 from dinoskip.plugins import ByName, content_of
+from dinoskip.texts import decoded_text
 
 
 class Config(BaseModel):

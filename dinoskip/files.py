@@ -7,7 +7,6 @@ file. Weights we write are safetensors; foreign ``.pt``/``.pth`` files are opene
 
 from __future__ import annotations
 
-import codecs
 import fnmatch
 import hashlib
 import io
@@ -149,15 +148,6 @@ def is_zip(path: Path) -> bool:
     """Whether a regular file is a zip archive; :class:`DataError` for a FIFO, a device or a folder."""
     with open_regular(path) as stream:
         return zipfile.is_zipfile(stream)
-
-
-def decoded_text(content: bytes) -> str:
-    """Return a text file's characters: UTF-8, or UTF-16 where a byte order mark says so; without that mark.
-
-    Editors of Windows write both. Raises UnicodeDecodeError for other bytes.
-    """
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return content.decode("utf-16" if wide else "utf-8-sig")
 
 
 def read_json(path: Path) -> Any:

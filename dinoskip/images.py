@@ -25,6 +25,7 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, featur
 
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.files import open_regular, read_regular
+from dinoskip.pixel_range import PIXEL_RANGE, known_range, pixel_range
 
 # Builds of Pillow for some systems come without these two libraries.
 _AVIF, _JPEG_2000 = bool(features.check("avif")), bool(features.check("jpg_2000"))
@@ -43,7 +44,6 @@ LOSSY = frozenset({"JPEG", "JPEG2000", "AVIF"})  # formats whose pixels are near
 MAX_BYTES = 1 << 30  # of an encoded image
 PILLOWS_LIMIT = 178  # million pixels; beyond it Pillow itself refuses
 ORIENTATION = 0x0112  # the EXIF tag
-PIXEL_RANGE = "DINOSKIP_PIXEL_RANGE"
 
 
 def max_pixels() -> int:
@@ -108,49 +108,15 @@ def _check_png(content: bytes, name: Path | str) -> bytes:
 _SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
 
 
-_DARK = 1 << 14  # of 16 bits: pictures of 14 bits and fewer have no value from here on, and come out nearly black
-_STATE_RANGE = (
-    f"state the largest value of files with 16 bits: {PIXEL_RANGE}=4095 for 12 bits, 16383 for 14, 10000 for "
-    "reflectances, 65535 where pictures are this dark"
-)
-
-
-def pixel_range() -> int | None:
-    """The value of files with 16 bits that is white, by DINOSKIP_PIXEL_RANGE; None if it is not stated.
-
-    Raises :class:`ConfigError` unless it is a whole number from 256 to 65535.
-    """
-    text = os.environ.get(PIXEL_RANGE, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 256 <= int(text) <= 65_535):
-        raise ConfigError(f"{PIXEL_RANGE}={text!r} is not a whole number from 256 to 65535", _STATE_RANGE)
-    return int(text)
-
-
-def _known_range(values: np.ndarray, largest: int) -> int:
-    """The value that is white among those of a file with 16 bits, of which ``largest`` is the largest possible.
-
-    Raises ValueError if no range is stated and a picture that is not of one value uses less than a quarter of it.
-    """
-    if stated := pixel_range():
-        return stated
-    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    if low != high and high < _DARK * (largest + 1) // (1 << 16):
-        bits = f"{high.bit_length()} bits in {(largest + 1).bit_length() - 1}"
-        raise ValueError(f"its values end at {high} of {largest}, as those of {bits} do; {_STATE_RANGE}")
-    return largest
-
-
 def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image.Image:
     """RGB in 8 bits; what range a file's values have is decided by its mode and format, or stated.
 
     ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1. Raises ValueError for 32-bit
-    integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`_known_range`.
+    integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`known_range`.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
         values = np.asarray(image).astype(np.float64)
-        values *= 255 / _known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1)
+        values *= 255 / known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1)
     elif image.mode == "F":
         values = 255 * np.asarray(image).astype(np.float64)
         if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):
@@ -160,7 +126,7 @@ def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image
     else:
         colours = image.convert("RGB")
         if bits == 16:  # of which Pillow keeps the upper half
-            _known_range(np.asarray(colours).astype(np.int64) * 257, (1 << 16) - 1)
+            known_range(np.asarray(colours).astype(np.int64) * 257, (1 << 16) - 1)
         return colours
     return Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8)).convert("RGB")
 

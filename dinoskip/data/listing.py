@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.files import confined, decoded_text, hash_of, open_regular, read_regular, sha256_file
-from dinoskip.images import EXTENSIONS, pixel_range
+from dinoskip.files import confined, hash_of, open_regular, read_regular, sha256_file
+from dinoskip.images import EXTENSIONS
+from dinoskip.pixel_range import pixel_range
+from dinoskip.texts import decoded_text
 
 FULL_HASH_BYTES = 1 << 30
 SAMPLED = "sampled-"
@@ -53,7 +55,7 @@ def require_folder(root: Path, expected: str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a list, at most 64 MiB, as :func:`dinoskip.files.decoded_text`; ``what`` it is, for messages.
+    """Read a list, at most 64 MiB, as :func:`dinoskip.texts.decoded_text`; ``what`` it is, for messages.
 
     Lines end as the file has them. Raises :class:`DataError`.
     """

@@ -25,6 +25,8 @@ LEAVES = {
     "cores",
     "console",
     "images",
+    "pixel_range",
+    "texts",
     "resize",
     "randomness",
     "precision",
