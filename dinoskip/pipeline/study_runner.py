@@ -12,7 +12,7 @@ from dinoskip.output import given_folder
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
-from dinoskip.pipeline.leaks import verdicts
+from dinoskip.pipeline import leaks, meaning
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
@@ -40,7 +40,7 @@ def study_runner(
     :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
     shows what is there, and nothing stops it.
     """
-    found = verdicts(study)
+    found = [*meaning.verdicts(study), *leaks.verdicts(study)]
     accepted: list[str] = []
     if accept is not None:
         for place in dict.fromkeys((study.directory, study.results)):

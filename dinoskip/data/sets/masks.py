@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dinoskip.config import Distinct, OmitDefaultFromKey
 from dinoskip.data.listing import read_text
-from dinoskip.data.segmentation import ClassMap, class_map
+from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders
+from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.data.splits import split_path
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
@@ -29,12 +31,16 @@ class MasksConfig(TrainSubset, PairedMasks):
     ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``.
     """
 
+    signatures = (object_as_void,)
     kind: Literal["masks"] = "masks"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
     masks: str = Field("masks/{split}", description="folder of mask PNGs; {split} stands for the split")
     classes: str = Field("classes.txt", description="file with a class name a line")
     first_value: int = Field(0, ge=0, le=254, description="mask value of the first class")
+    values: Annotated[Distinct[Annotated[int, Field(ge=0, le=255)]], OmitDefaultFromKey()] = Field(
+        (), description="mask value of each class, such as [0, 255]; empty: first_value and the next ones"
+    )
 
     @property
     def dataset_name(self) -> str:
@@ -47,13 +53,25 @@ class MasksConfig(TrainSubset, PairedMasks):
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.
 
-        Raises :class:`DataError` for more than fit below 255.
+        With ``values`` class i is ``values[i]``, and 255 is ignored unless it is one. Raises :class:`DataError` for
+        more than fit below 255, and :class:`ConfigError` unless there is a value for each class.
         """
         path, first = root / self.classes, self.first_value
         names = read_classes(path)
+        if self.values:
+            return self._of_values(names, path)
         if first + len(names) > 255:
             raise DataError(f"{path}: {len(names)} classes from value {first} on do not fit below 255")
         return class_map(names, first, (*range(first), 255))
+
+    def _of_values(self, names: tuple[str, ...], path: Path) -> ClassMap:
+        if len(self.values) != len(names):
+            raise ConfigError(
+                f"values: {len(self.values)} values for the {len(names)} classes of {path}", "name one for each class"
+            )
+        table = class_map((), ignored=(IGNORE,)).table
+        table[list(self.values)] = range(len(names))
+        return ClassMap(names, table)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val; without ``{split}`` in the paths, everything once."""
