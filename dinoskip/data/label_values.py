@@ -43,8 +43,7 @@ class LabelValues:
     ``numbers[v]`` is the class of value v as the settings have it, 255 ignored, -1 none. ``files[v]`` and ``pixels[v]``
     say how many files and pixels hold v. ``void`` is the sum over files of the share of 255, ``deep`` and ``rim``
     pixels of 255 far from and near the edge of their region, in ``with_rim`` files. ``unreadable`` and ``foreign``
-    count files that cannot be read, and that hold a value without a meaning; the ``first_`` ones are named. ``agreeing``
-    of ``compared`` files have the classes that another annotation of their image names. ``quantiles`` are the 2nd, 50th
+    count files that cannot be read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have the classes that another annotation of their image names. ``quantiles`` are the 2nd, 50th
     and 99th percentile of depth as stored, ``per_metre`` the unit of it.
     """
 
@@ -262,9 +261,7 @@ class _Counting:
         mine = {names[number] for number in self.table[held] if 0 < number < len(names)}  # without the background
         self.compared += 1
         if mine != other:
-            self.differing.append(
-                f"{self.opened.target_files[index]} has {_listed(mine)}, its boxes {_listed(other)}"
-            )
+            self.differing.append(f"{self.opened.target_files[index]} has {_listed(mine)}, its boxes {_listed(other)}")
 
 
 def _listed(names: set[str] | frozenset[str]) -> str:

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
-from pathlib import Path
 from typing import Any
 
-from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
 from dinoskip.data.sets import open_labels
-from dinoskip.data.sets.kind import DatasetKind, Synthetic
+from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import judge
+from dinoskip.data.sets.meaning import COUNTED, label_verdicts
 from dinoskip.data.verdicts import DataVerdict
-from dinoskip.errors import ConfigError, DataError, DinoskipError
-from dinoskip.files import hash_of, read_json, write_json
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.leaks import KEPT
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.tasks import tasks
-
-COUNTED = ("segmentation", "classes", "depth", "video")
-"""Labels whose files are counted; others have a schema that says what they mean, and are checked as they are opened."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
             found += _of_settings(one, opened)
     for (data, use), labels in splits.items():
         with suppress(DataError):
-            found += of_splits(data, study.data[data], use, list(labels.values()), study.directory / KEPT)
+            found += label_verdicts(data, study.data[data], use, list(labels.values()), study.directory / KEPT)
     return list(dict.fromkeys(found))
 
 
@@ -89,35 +81,3 @@ def _of_settings(one: _Reading, opened: dict[tuple[str, str, str], Any]) -> Iter
         for setting, problem, remedy in record.asks_of_labels(section, labels):
             text = f"evaluate.{record.name}.{setting}: {problem} of {one.data}"
             yield DataVerdict(setting, one.data, "refused", text, remedy)
-
-
-def of_splits(
-    name: str, config: DatasetKind, use: str, splits: list[Any], kept: Path | None = None
-) -> list[DataVerdict]:
-    """Return what is to be said of opened splits of a data set that have a label; counts are kept in ``kept``.
-
-    Where the settings leave out what is broken, it is not said. Raises :class:`DataError` for a file that is gone.
-    """
-    named = config.named_classes if use == "segmentation" else None
-    if type(config).named_classes is DatasetKind.named_classes:
-        named = None
-    counts = [_counted(use, opened, named, kept) for opened in splits if can_be_counted(opened)]
-    found = judge(reduce(add, counts), name, type(config).signatures) if counts else []
-    left_out = {"unreadable-labels", "foreign-values"} if config.skip_broken else set()
-    return [one for one in found if one.check not in left_out]
-
-
-def _counted(use: str, opened: Any, named: Named | None, kept: Path | None) -> LabelValues:
-    """The counts of a split; from the folder ``kept`` where its files have been counted already."""
-    if kept is None:
-        return label_values(use, opened, named)
-    key = hash_of(["labels", fingerprint(use, opened, ["named"] if named else [])])
-    place = kept / f"{key[:16]}.json"
-    with suppress(DataError, TypeError, KeyError):
-        stored = read_json(place)
-        if stored.pop("key") == key:
-            return LabelValues.of_plain(stored)
-    counts = label_values(use, opened, named)
-    with suppress(OSError, DinoskipError):  # a plan may look at a study that is another's
-        write_json(place, {"key": key, **counts.plain()})
-    return counts

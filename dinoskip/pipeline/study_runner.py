@@ -9,10 +9,10 @@ from dinoskip.console import log
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.output import given_folder
+from dinoskip.pipeline import leaks, meaning
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
-from dinoskip.pipeline import leaks, meaning
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings

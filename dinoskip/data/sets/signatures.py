@@ -78,7 +78,9 @@ def _binary(values: LabelValues) -> Finding | None:
     if values.numbers[IGNORE] != IGNORE or IGNORE not in values.values or not set(values.values) <= {0, IGNORE}:
         return None
     text = "every mask holds 0 and 255 alone, and 255 is not scored, so no object is"
-    return Finding("masks-0-255", "refused", text, "kind masks reads them: values=[0,255] names the value of each class")
+    return Finding(
+        "masks-0-255", "refused", text, "kind masks reads them: values=[0,255] names the value of each class"
+    )
 
 
 def object_as_void(values: LabelValues) -> Finding | None:
@@ -147,7 +149,9 @@ def _majority(values: LabelValues) -> Finding | None:
     if values.read < _MANY or not total or len(values.classes) < 2 or max(counts.values()) <= _MAJORITY * total:
         return None
     number = max(counts, key=lambda one: counts[one])
-    return Finding("majority", "said", f"{100 * counts[number] / total:.1f} % of the labelled pixels are {values.names[number]}")
+    return Finding(
+        "majority", "said", f"{100 * counts[number] / total:.1f} % of the labelled pixels are {values.names[number]}"
+    )
 
 
 # --- the others ----------------------------------------------------------------------------------------
@@ -157,7 +161,9 @@ def _one_class_of_images(values: LabelValues) -> Finding | None:
     if len(values.values) != 1 or values.read < 2:
         return None
     name = values.names[values.values[0]]
-    return Finding("one-class", "doubtful", f"every image is of one class, {name}: any network has 100 %", "name others")
+    return Finding(
+        "one-class", "doubtful", f"every image is of one class, {name}: any network has 100 %", "name others"
+    )
 
 
 _UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
