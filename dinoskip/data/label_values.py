@@ -43,7 +43,8 @@ class LabelValues:
     ``numbers[v]`` is the class of value v as the settings have it, 255 ignored, -1 none. ``files[v]`` and ``pixels[v]``
     say how many files and pixels hold v. ``void`` is the sum over files of the share of 255, ``deep`` and ``rim``
     pixels of 255 far from and near the edge of their region, in ``with_rim`` files. ``unreadable`` and ``foreign``
-    count files that cannot be read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have the classes that another annotation of their image names. ``quantiles`` are the 2nd, 50th
+    count files that cannot be read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of
+    ``compared`` files have the classes that another annotation of their image names. ``quantiles`` are the 2nd, 50th
     and 99th percentile of depth as stored, ``per_metre`` the unit of it.
     """
 
@@ -189,7 +190,7 @@ def _depths(found: LabelValues, opened: DepthDataset, chosen: Sequence[int]) -> 
 
 
 def _interior(region: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
-    """Whether all pixels up to ``radius`` away in rows and columns are of the region (H, W); so is what lies outside."""
+    """Whether all pixels up to ``radius`` away in rows and columns are of the region (H, W), or outside the image."""
     side = 2 * radius + 1
     for axis in (0, 1):
         around = [(radius, radius), (0, 0)] if axis == 0 else [(0, 0), (radius, radius)]

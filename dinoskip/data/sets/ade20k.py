@@ -33,7 +33,7 @@ flag
 ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
 """Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
 REDUCED = class_map(ADE20K_CLASSES, ignored=(254, IGNORE))
-"""Masks that were reduced by one already, as mmsegmentation does in memory: other is 255, or 254 of a careless script."""
+"""Masks that were reduced by one already, as mmsegmentation does in memory: other is 255, or 254."""
 
 
 class Ade20kConfig(TrainSubset, PairedMasks):
