@@ -1,5 +1,7 @@
-"""What the label files of a split hold, counted without their photographs: what :mod:`dinoskip.data.sets.signatures`
-judge."""
+"""What the label files of a split hold, counted without their photographs.
+
+:mod:`dinoskip.data.sets.signatures` judges the counts.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ class LabelValues:
     say how many files and pixels hold v. ``void`` is the sum over files of the share of 255, ``deep`` and ``rim``
     pixels of 255 far from and near the edge of their region, in ``with_rim`` files. ``unreadable`` and ``foreign``
     count files that cannot be read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of
-    ``compared`` files have the classes that another annotation of their image names. ``quantiles`` are the 2nd, 50th
-    and 99th percentile of depth as stored, ``per_metre`` the unit of it.
+    ``compared`` files have no class but those that another annotation of their image names. ``quantiles`` are the
+    2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it.
     """
 
     label: str
@@ -105,7 +107,8 @@ class LabelValues:
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
         """The inverse of :meth:`plain`; TypeError for other fields."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+        fields: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in stored.items()}
+        return cls(**fields)
 
 
 def can_be_counted(opened: Any) -> bool:
@@ -261,7 +264,7 @@ class _Counting:
         names = self.empty.names
         mine = {names[number] for number in self.table[held] if 0 < number < len(names)}  # without the background
         self.compared += 1
-        if mine != other:
+        if not mine <= other:
             self.differing.append(f"{self.opened.target_files[index]} has {_listed(mine)}, its boxes {_listed(other)}")
 
 

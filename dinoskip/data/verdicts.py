@@ -49,17 +49,21 @@ class DataVerdict:
 def settle(verdicts: Iterable[DataVerdict], accepted: Collection[str]) -> list[str]:
     """Return the lines of doubtful verdicts whose names are among ``accepted``.
 
-    Raises if one is refused, with a line for each: :class:`ConfigError` if one of them is by settings, else
-    :class:`DataError`. Else :class:`DataError` if one is doubtful and not accepted, with a line for each that names it.
+    Raises, with a line for each, if one is refused, or doubtful and not accepted: :class:`ConfigError` if settings are
+    refused, else :class:`DataError`.
     """
     found = list(verdicts)
     refused = [one for one in found if one.state == "refused"]
-    if lines := tuple(f"{one.text} ({one.remedy})" for one in refused):
+    doubtful = [one for one in found if one.state == "doubtful"]
+    lines = (
+        *(f"{one.text} ({one.remedy})" for one in refused),
+        *(
+            f"{one.text} ({one.remedy}, or go on with --accept {one.name})"
+            for one in doubtful
+            if one.name not in accepted
+        ),
+    )
+    if lines:
         error = ConfigError if any(one.by == "settings" for one in refused) else DataError
         raise error("\n".join(lines), problems=lines)
-    doubtful = [one for one in found if one.state == "doubtful"]
-    if waiting := tuple(
-        f"{one.text} ({one.remedy}, or go on with --accept {one.name})" for one in doubtful if one.name not in accepted
-    ):
-        raise DataError("\n".join(waiting), problems=waiting)
     return [f"{one.name}: {one.text}" for one in doubtful]

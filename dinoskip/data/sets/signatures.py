@@ -64,7 +64,10 @@ def _unreadable(values: LabelValues) -> Finding | None:
     if not values.unreadable:
         return None
     what = f"{values.unreadable} of {values.read} label files cannot be read, such as {values.first_unreadable}"
-    return Finding("unreadable-labels", "refused", what, "mend them, or leave them out: skip_broken=true")
+    remedy = "mend them, or leave them out: skip_broken=true"
+    if values.label in {"segmentation", "video"}:
+        remedy = f"a mask has the number of each pixel's class in a grey or palette PNG; {remedy}"
+    return Finding("unreadable-labels", "refused", what, remedy)
 
 
 _FIRST: tuple[Signature, ...] = (_unreadable,)
@@ -239,10 +242,15 @@ _STUFF_LAST, _TRAIN_LAST = 181, 170  # the last value of pixel maps, and of the 
 
 
 def coco_stuff_numbering(values: LabelValues) -> Finding | None:
-    """Pixel maps of COCO-Stuff in ids from 1, or in the 171 labels in order; the settings say the published maps."""
-    held = set(values.values)
+    """Pixel maps of COCO-Stuff in ids from 1, or in the 171 labels in order, where the settings say another."""
+    held, gaps_of_ids = set(values.values), {value + 1 for value in STUFF_GAPS}
+    if values.numbers[_STUFF_LAST + 1] != ILLEGAL:  # the settings say ids
+        odd = sorted(held & gaps_of_ids)
+        text = f"{listed([str(value) for value in odd])} occur, which are no ids"
+        return Finding("coco-stuff-numbering", "refused", text, "numbering=published") if odd else None
+    if values.numbers[_STUFF_LAST] == ILLEGAL:  # the settings say the 171 in order, all of which occur
+        return None
     if odd := sorted(value for value in held if value in STUFF_GAPS or _STUFF_LAST < value < IGNORE):
-        gaps_of_ids = {value + 1 for value in STUFF_GAPS}
         ordered = max(held - {IGNORE}) <= _TRAIN_LAST and (IGNORE in held or bool(held & gaps_of_ids))
         setting = "train_ids" if ordered else "ids"
         text = f"{listed([str(value) for value in odd])} occur, which the published maps (id less 1) do not hold"
@@ -267,16 +275,16 @@ def cityscapes_numbering(values: LabelValues) -> Finding | None:
 
 
 def voc_numbering(values: LabelValues) -> Finding | None:
-    """Masks of the VOC layout whose classes are not those of the same images' boxes, or that have no background."""
+    """Masks of the VOC layout with classes that the same images' boxes do not name, or without a background."""
     differing = values.compared - values.agreeing
-    if values.compared >= 3 and differing:
+    if differing > 1:  # one may be a slip
         text = (
-            f"{differing} of {values.compared} masks hold other classes than the boxes of their images, such as "
+            f"{differing} of {values.compared} masks hold classes that the boxes of their images do not name: "
             f"{values.first_differing}"
         )
-        few = values.agreeing >= _AGREEING * values.compared or differing < 2
+        state: State = "doubtful" if values.agreeing >= _AGREEING * values.compared else "refused"
         remedy = "classes.txt in the folder names the classes in the order of their values"
-        return Finding("voc-numbering", "doubtful" if few else "refused", text, remedy)
+        return Finding("voc-numbering", state, text, remedy)
     if values.read >= _FEW and 0 not in values.values and values.values and not values.foreign:
         text = "0 (background) occurs in no mask"
         return Finding("voc-numbering", "doubtful", text, "see whether the masks were saved without it, one lower")
