@@ -30,7 +30,8 @@ def label_verdicts(
     if type(config).named_classes is DatasetKind.named_classes:
         named = None
     counts = [_counted(use, opened, named, kept) for opened in splits if can_be_counted(opened)]
-    found = judge(reduce(add, counts), name, type(config).signatures) if counts else []
+    together = counts if use == "classes" else [reduce(add, counts)] if counts else []  # each split has a baseline
+    found = [one for values in together for one in judge(values, name, type(config).signatures)]
     left_out = {"unreadable-labels", "foreign-values"} if config.skip_broken else set()
     return [one for one in found if one.check not in left_out]
 

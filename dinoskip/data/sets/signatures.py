@@ -19,6 +19,7 @@ _MUCH_VOID = 0.3  # mean share of 255: the 99th percentile of fives is .15 of VO
 _FEW = 5  # files below which a share says little
 _THICK = 0.5  # share of 255 far from its rim: VOC's void is a rim alone
 _AGREEING = 0.9  # of files: 196 of 196 of VOC agree, none under a shifted or permuted numbering
+_SOME = 10  # images below which one class alone may be chance: of two equally frequent ones it is once in 500 sets
 _MAJORITY, _MANY = 0.95, 20  # the 99th percentile of twenties is .82 of VOC, .21 of COCO-Stuff
 
 
@@ -161,7 +162,7 @@ def _majority(values: LabelValues) -> Finding | None:
 
 
 def _one_class_of_images(values: LabelValues) -> Finding | None:
-    if len(values.values) != 1 or values.read < 2:
+    if len(values.values) != 1 or values.read < _SOME:
         return None
     name = values.names[values.values[0]]
     return Finding(
