@@ -31,6 +31,7 @@ MOST_DEEP = 100
 """Files of which more than the values is asked (depth, annotations, the shape of regions, segments in colours): the
 rates of SIGNATURES do not change beyond 20."""
 _DEEP = 0.015  # of the short side: the void that VOC draws around objects is thinner than twice this
+_MOST_AREA = 0.2  # of an image that one class counts with
 _VALUES = 256
 _QUANTILES = (2, 50, 99)
 
@@ -43,11 +44,12 @@ class LabelValues:
     """Counts over the label files of one or more splits with the same meaning.
 
     ``numbers[v]`` is the class of value v as the settings have it, 255 ignored, -1 none. ``files[v]`` and ``pixels[v]``
-    say how many files and pixels hold v. ``void`` is the sum over files of the share of 255, ``deep`` and ``rim``
-    pixels of 255 far from and near the edge of their region, in ``with_rim`` files. ``unreadable`` and ``foreign``
-    count files that cannot be read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of
-    ``compared`` files have no class but those that another annotation of their image names. ``quantiles`` are the
-    2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it.
+    say how many files and pixels hold v. ``void`` is the sum over files of the share of 255; ``thick`` of ``with_rim``
+    files have most of their 255 deep inside its regions. ``unreadable`` and ``foreign`` count files that cannot be
+    read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have no
+    class but those that another annotation of their image names. ``heights[v]`` is the sum over ``with_heights`` files
+    of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
+    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it.
     """
 
     label: str
@@ -59,8 +61,7 @@ class LabelValues:
     files: tuple[int, ...] = (0,) * _VALUES
     pixels: tuple[int, ...] = (0,) * _VALUES
     void: float = 0.0
-    deep: int = 0
-    rim: int = 0
+    thick: int = 0
     with_rim: int = 0
     unreadable: int = 0
     first_unreadable: str = ""
@@ -69,6 +70,8 @@ class LabelValues:
     compared: int = 0
     agreeing: int = 0
     first_differing: str = ""
+    heights: tuple[float, ...] = (0.0,) * _VALUES
+    with_heights: int = 0
     quantiles: tuple[float, ...] = ()
     per_metre: float = 0.0
 
@@ -89,13 +92,17 @@ class LabelValues:
         return tuple(name for number, name in enumerate(self.names) if number not in seen)
 
     def __add__(self, other: LabelValues) -> LabelValues:
-        counts = ("total", "read", "void", "deep", "rim", "with_rim", "unreadable", "foreign", "compared", "agreeing")
+        counts = (
+            "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
+            "with_heights",
+        )  # fmt: skip
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles")
         return replace(
             self,
             splits=self.splits + other.splits,
             files=tuple(a + b for a, b in zip(self.files, other.files, strict=True)),
             pixels=tuple(a + b for a, b in zip(self.pixels, other.pixels, strict=True)),
+            heights=tuple(a + b for a, b in zip(self.heights, other.heights, strict=True)),
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             **{name: getattr(self, name) or getattr(other, name) for name in firsts},
         )
@@ -211,9 +218,10 @@ class _Counting:
         self.empty, self.opened, self.named = empty, opened, named
         self.table = np.array(empty.numbers)
         self.files, self.pixels = (np.zeros(_VALUES, dtype=np.int64) for _ in range(2))
-        self.void, self.deep, self.rim, self.with_rim = 0.0, 0, 0, 0
+        self.void, self.thick, self.with_rim = 0.0, 0, 0
         self.failed, self.foreign = list[str](), list[str]()
         self.compared, self.differing = 0, list[str]()
+        self.heights, self.with_heights = np.zeros(_VALUES), 0
 
     def over(self, chosen: Sequence[int]) -> LabelValues:
         """Read the files at these positions."""
@@ -228,10 +236,11 @@ class _Counting:
             self._add(index, labels)
         return replace(
             self.empty, total=len(self.opened), read=len(chosen), files=tuple(self.files.tolist()),
-            pixels=tuple(self.pixels.tolist()), void=self.void, deep=self.deep, rim=self.rim, with_rim=self.with_rim,
+            pixels=tuple(self.pixels.tolist()), void=self.void, thick=self.thick, with_rim=self.with_rim,
             unreadable=len(self.failed), first_unreadable=next(iter(self.failed), ""), foreign=len(self.foreign),
             first_foreign=next(iter(self.foreign), ""), compared=self.compared,
             agreeing=self.compared - len(self.differing), first_differing=next(iter(self.differing), ""),
+            heights=tuple(self.heights.tolist()), with_heights=self.with_heights,
         )  # fmt: skip
 
     def _add(self, index: int, labels: NDArray[np.uint8]) -> None:
@@ -245,14 +254,23 @@ class _Counting:
             self.foreign.append(f"{self.opened.target_files[index]} holds {foreign[0]}")
         if counts[IGNORE] and self.table[IGNORE] == IGNORE and self.with_rim < MOST_DEEP:
             self._add_rim(labels)
+        if self.with_heights < MOST_DEEP:
+            self._add_heights(labels, counts)
         if self.named is not None and self.compared < MOST_DEEP:
             self._compare(index, held)
 
     def _add_rim(self, labels: NDArray[np.uint8]) -> None:
         void = labels == IGNORE
         deep = int(_interior(void, max(int(_DEEP * min(labels.shape)), 1)).sum())
-        self.deep, self.rim = self.deep + deep, self.rim + int(void.sum()) - deep
+        self.thick += 2 * deep > int(void.sum())
         self.with_rim += 1
+
+    def _add_heights(self, labels: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
+        height, width = labels.shape
+        rows = np.repeat((np.arange(height) + 0.5) / max(height, 1), width)
+        middle = np.bincount(labels.ravel(), weights=rows, minlength=_VALUES) / np.maximum(counts, 1)
+        self.heights += (0.5 - middle) * np.minimum(counts / max(labels.size, 1), _MOST_AREA) * (counts > 0)
+        self.with_heights += 1
 
     def _compare(self, index: int, held: NDArray[np.bool_]) -> None:
         assert self.named is not None

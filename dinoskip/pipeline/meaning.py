@@ -46,7 +46,7 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
     """
     opened: dict[tuple[str, str, str], Any] = {}
     splits: dict[tuple[str, str], dict[str, Any]] = {}
-    found = []
+    found = list[DataVerdict]()
     for one in _readings(study):
         config = study.data.get(one.data)
         if config is None or isinstance(config, Synthetic) or one.use not in COUNTED:

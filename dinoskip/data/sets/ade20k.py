@@ -12,7 +12,7 @@ from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
-from dinoskip.data.sets.signatures import ade20k_reduced
+from dinoskip.data.sets.signatures import ade20k_reduced, ade20k_shifted
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
@@ -50,7 +50,7 @@ class Ade20kConfig(TrainSubset, PairedMasks):
     )
 
     splits = splits_of("segmentation", train=20_210, val=2_000)
-    signatures = (ade20k_reduced,)
+    signatures = (ade20k_reduced, ade20k_shifted)
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
     numbering: Annotated[Literal["published", "reduced"], OmitDefaultFromKey()] = Field(

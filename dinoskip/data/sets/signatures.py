@@ -17,7 +17,7 @@ from dinoskip.data.verdicts import DataVerdict, State
 _SHOWN = 12  # names of a list
 _MUCH_VOID = 0.3  # mean share of 255: the 99th percentile of fives is .15 of VOC, .08 of ADE20K, .11 of COCO-Stuff
 _FEW = 5  # files below which a share says little
-_THICK = 0.5  # share of 255 far from its rim: VOC's void is a rim alone
+_THICK = 0.7  # share of files whose 255 lies far from its rim: VOC's void is a rim, but for one file in 25
 _AGREEING = 0.9  # of files: 196 of 196 of VOC agree, none under a shifted or permuted numbering
 _SOME = 10  # images below which one class alone may be chance: of two equally frequent ones it is once in 500 sets
 _MAJORITY, _MANY = 0.95, 20  # the 99th percentile of twenties is .82 of VOC, .21 of COCO-Stuff
@@ -89,10 +89,9 @@ def _binary(values: LabelValues) -> Finding | None:
 
 def object_as_void(values: LabelValues) -> Finding | None:
     """A class that never occurs, and 255 in regions as thick as objects are: not of sets with unlabelled areas."""
-    total = values.deep + values.rim
-    if values.with_rim < _FEW or not total or values.deep / total <= _THICK or set(values.values) <= {0, IGNORE}:
+    if values.with_rim < _FEW or values.thick <= _THICK * values.with_rim or set(values.values) <= {0, IGNORE}:
         return None
-    share = f"{100 * values.deep / total:.0f} % of the pixels of 255, which are not scored, lie deep inside regions"
+    share = f"in {values.thick} of {values.with_rim} masks most of 255, which is not scored, lies deep inside regions"
     if not values.never_seen:
         return Finding("thick-void", "said", f"{share}: unlabelled areas, not the rims of objects")
     text = f"{share}, as objects do, and no mask has the class {listed(values.never_seen)}"
@@ -235,6 +234,34 @@ def ade20k_reduced(values: LabelValues) -> Finding | None:
         text = f"0 (other) occurs in none of {values.read} masks, in the published ones in nearly all"
         return Finding("ade20k-numbering", "doubtful", text, "if 0 is wall: numbering=reduced")
     return None
+
+
+_UPPER = frozenset({"sky", "ceiling", "chandelier", "light"})
+_LOWER = frozenset({"floor", "road", "grass", "sidewalk", "earth", "rug", "sea", "water", "field", "sand", "river"})
+_SHIFTS = (-2, -1, 1, 2)
+_ENOUGH = 10  # files: of tens of right ones none is called shifted, of shifted ones all are
+
+
+def ade20k_shifted(values: LabelValues) -> Finding | None:
+    """Class numbers that are some too low or too high: what they call sky must lie above what they call floor."""
+    if values.with_heights < _ENOUGH:
+        return None
+
+    def score(shift: int) -> float:
+        total = 0.0
+        for value in values.values:
+            number = values.numbers[value] + shift
+            if values.numbers[value] != IGNORE and 0 <= number < len(values.names):
+                name = values.names[number]
+                total += values.heights[value] * ((name in _UPPER) - (name in _LOWER))
+        return total
+
+    best = max(_SHIFTS, key=score)
+    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:
+        return None
+    text = f"skies and floors lie where they do in photographs if every class number is raised by {best}"
+    remedy = "numbering=reduced ignores 255; see whether the masks were reduced by one and other kept as 0"
+    return Finding("ade20k-shifted", "doubtful", text, remedy)
 
 
 STUFF_GAPS = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})

@@ -13,6 +13,7 @@ from PIL import Image
 from dinoskip.config import RawConfig, validate
 from dinoskip.data.label_values import fingerprint, label_values
 from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.meaning import COUNTED, label_verdicts
@@ -188,6 +189,16 @@ def test_ade20k_reduced_already(tmp_path: Path, values: list[int], expected: lis
     elif 150 in values:
         again = judged("segmentation", ["train"], kind="ade20k", root=root, numbering="reduced")
         assert stopping(again) == [("refused", "ade20k-numbering")]
+
+
+def test_ade20k_reduced_with_other_kept_as_0_is_seen_by_where_skies_and_floors_lie(tmp_path: Path) -> None:
+    sky, tree, floor = (ADE20K_CLASSES.index(name) + 1 for name in ("sky", "tree", "floor"))
+    right = np.repeat([0, sky, sky, tree, 0, floor, floor, 0], 5)[:, None] * np.ones((1, SIZE[1]), int)
+    for lowered, expected in ((0, []), (1, [("doubtful", "ade20k-shifted")])):
+        maps = [np.maximum(right - lowered, 0).astype(np.uint8)] * 10
+        found = judged("segmentation", ["train"], kind="ade20k", root=ade(tmp_path, maps))
+        assert stopping(found) == expected
+        assert all("raised by 1" in one.text for one in found if one.state == "doubtful")
 
 
 USED = [value for value, name in enumerate(STUFF_CLASSES) if name not in NEVER_USED]
