@@ -40,11 +40,12 @@ def study_runner(
     :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
     shows what is there, and nothing stops it.
     """
+    if accept is not None:  # before counts are kept in its folder
+        for place in dict.fromkeys((study.directory, study.results)):
+            given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
     found = [*meaning.verdicts(study), *leaks.verdicts(study)]
     accepted: list[str] = []
     if accept is not None:
-        for place in dict.fromkeys((study.directory, study.results)):
-            given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
         accepted = settle(found, {*study.accept, *accept})
         for line in accepted:
             log.warning("accepted: %s", line)
