@@ -163,6 +163,10 @@ def _nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
+def _asks_nothing(*_: Any) -> Iterator[tuple[str, str, str]]:
+    yield from ()
+
+
 def _no_problems(*_: Any) -> Iterator[tuple[str, str]]:
     yield from ()
 
@@ -189,6 +193,8 @@ class EvaluationTask:
         norm_of_facets: whether it reads each facet under its usual norm of the study's, not under a norm of its own.
         sizes: sides of images that must be whole patches, by setting.
         check: problems of its settings with the data sets that they name, by setting.
+        asks_of_labels: what its settings ask of the opened splits, by role, that these do not have: a setting, what is
+            wrong and what to do.
         further: its other metrics, where they are not in percent or a lower one is better.
         spoken: what tables say before the metric where that alone does not tell the task.
         baselines: the rules that look at no image, whose rows stand beside.
@@ -222,6 +228,7 @@ class EvaluationTask:
     norm_of_facets: bool = False
     sizes: Callable[[Any], Mapping[str, int | None]] = _nothing
     check: Callable[[Any, Mapping[str, Any]], Iterator[tuple[str, str]]] = _no_problems
+    asks_of_labels: Callable[[Any, Mapping[str, Any]], Iterator[tuple[str, str, str]]] = _asks_nothing
     further: tuple[TaskMetric, ...] = ()
     spoken: str = ""
     baselines: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import (
     Args,
+    accept_option,
     command,
     count,
     data_option,
@@ -39,6 +40,7 @@ def add_commands(commands: Any) -> None:
         "--sample", type=count, default=200, metavar="N", help="images of a split to read (default: 200; 0: all)"
     )
     json_option(parser)
+    accept_option(parser)
     parser = command(actions, "prepare", prepare, "unpack the archives of a published data set; say which are missing")
     parser.add_argument("kind", choices=published_kinds(), help="which data set")
     parser.add_argument("archives", nargs="*", metavar="FILE", help="downloaded .tar, .zip and list (.txt) files")
@@ -64,16 +66,22 @@ def add_commands(commands: Any) -> None:
 
 
 def check(args: Args) -> int:
-    """``dinoskip data check``; exit code 3 if there are faults."""
+    """``dinoskip data check``; exit code 3 if there are faults, or verdicts on the labels that stop a command."""
     tree: dict[str, Any] = {"kind": args.kind, "root": args.data}
     source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
     rows = check_dataset(validate(OneDataset, source).dataset, sample=args.sample or None)
     if args.json:
         print_json([asdict(row) for row in rows])
-        return 3 if any(row.faults for row in rows) else 0
-    for row in rows:
-        say(*row.lines())
-    return 3 if any(row.faults for row in rows) else 0
+    else:
+        for row in rows:
+            say(*row.lines())
+    stopped = [
+        verdict
+        for row in rows
+        for verdict in row.verdicts
+        if verdict.state == "refused" or (verdict.state == "doubtful" and verdict.name not in args.accept)
+    ]
+    return 3 if stopped or any(row.faults for row in rows) else 0
 
 
 def scenes(args: Args) -> int:

@@ -17,11 +17,12 @@ VOID = 255  # of a label map: background in the scores
 
 @dataclass(frozen=True)
 class VideoSequence:
-    """One video: its name, its frames in order, and the label map of each."""
+    """One video: its name, its frames in order, and the label map of each; with ``one_object`` 255 is the object 1."""
 
     name: str
     frames: tuple[Path, ...]
     annotations: tuple[Path, ...]
+    one_object: bool = False
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -37,7 +38,7 @@ class VideoSequence:
                 f"{self.annotations[index]}: mask is {labels.shape[1]}×{labels.shape[0]} pixels, its frame "
                 f"{expected[1]}×{expected[0]}"
             )
-        return labels
+        return np.where(labels == VOID, 1, labels).astype(np.uint8) if self.one_object else labels
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ class DataVerdict:
         state: what follows.
         text: what was found, in one line that names the data set, a number and an example.
         remedy: what to do about it.
+        by: whether it is the settings that are refused, or what lies in files: exit code 2, or 3.
     """
 
     check: str
@@ -32,6 +33,7 @@ class DataVerdict:
     state: State
     text: str
     remedy: str = ""
+    by: Literal["settings", "data"] = "settings"
 
     @property
     def name(self) -> str:
@@ -47,15 +49,21 @@ class DataVerdict:
 def settle(verdicts: Iterable[DataVerdict], accepted: Collection[str]) -> list[str]:
     """Return the lines of doubtful verdicts whose names are among ``accepted``.
 
-    Raises :class:`ConfigError` if one is refused, with a line for each; else :class:`DataError` if one is doubtful and
-    not accepted, with a line for each that names it.
+    Raises, with a line for each, if one is refused, or doubtful and not accepted: :class:`ConfigError` if settings are
+    refused, else :class:`DataError`.
     """
     found = list(verdicts)
-    if refused := tuple(f"{one.text} ({one.remedy})" for one in found if one.state == "refused"):
-        raise ConfigError("\n".join(refused), problems=refused)
+    refused = [one for one in found if one.state == "refused"]
     doubtful = [one for one in found if one.state == "doubtful"]
-    if waiting := tuple(
-        f"{one.text} ({one.remedy}, or go on with --accept {one.name})" for one in doubtful if one.name not in accepted
-    ):
-        raise DataError("\n".join(waiting), problems=waiting)
+    lines = (
+        *(f"{one.text} ({one.remedy})" for one in refused),
+        *(
+            f"{one.text} ({one.remedy}, or go on with --accept {one.name})"
+            for one in doubtful
+            if one.name not in accepted
+        ),
+    )
+    if lines:
+        error = ConfigError if any(one.by == "settings" for one in refused) else DataError
+        raise error("\n".join(lines), problems=lines)
     return [f"{one.name}: {one.text}" for one in doubtful]

@@ -9,10 +9,10 @@ from dinoskip.console import log
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.output import given_folder
+from dinoskip.pipeline import leaks, meaning
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
-from dinoskip.pipeline.leaks import verdicts
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
@@ -40,11 +40,12 @@ def study_runner(
     :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
     shows what is there, and nothing stops it.
     """
-    found = verdicts(study)
-    accepted: list[str] = []
-    if accept is not None:
+    if accept is not None:  # before counts are kept in its folder
         for place in dict.fromkeys((study.directory, study.results)):
             given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
+    found = [*meaning.verdicts(study), *leaks.verdicts(study)]
+    accepted: list[str] = []
+    if accept is not None:
         accepted = settle(found, {*study.accept, *accept})
         for line in accepted:
             log.warning("accepted: %s", line)

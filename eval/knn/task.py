@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
@@ -29,6 +32,13 @@ def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
     )
 
 
+def asks_of_labels(section: KnnSection, labels: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """As many neighbours as there are training images at most."""
+    count = len(labels["train"])
+    if max(section.k) > count:
+        yield "k", f"{max(section.k)} neighbours are asked of {count} training images", f"choose 1 to {count}"
+
+
 TASK = EvaluationTask(
     name="knn",
     measures="k-NN classification",
@@ -39,6 +49,7 @@ TASK = EvaluationTask(
     data_kind="folder",
     splits=lambda _: {"train": "train", "val": "val"},
     features=features,
+    asks_of_labels=asks_of_labels,
     sizes=lambda section: {"size": section.size},
     evaluate=lambda given: knn.evaluate(given),
     headline=TaskMetric("accuracy_k*", "k-NN (k = *)", order=2),

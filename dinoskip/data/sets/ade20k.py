@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
+from dinoskip.data.sets.signatures import ade20k_reduced, ade20k_shifted
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
@@ -30,6 +32,8 @@ flag
 """)
 ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
 """Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
+REDUCED = class_map(ADE20K_CLASSES, ignored=(254, IGNORE))
+"""Masks that were reduced by one already, as mmsegmentation does in memory: other is 255, or 254."""
 
 
 class Ade20kConfig(TrainSubset, PairedMasks):
@@ -46,8 +50,12 @@ class Ade20kConfig(TrainSubset, PairedMasks):
     )
 
     splits = splits_of("segmentation", train=20_210, val=2_000)
+    signatures = (ade20k_reduced, ade20k_shifted)
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
+    numbering: Annotated[Literal["published", "reduced"], OmitDefaultFromKey()] = Field(
+        "published", description="of masks: 0 other and 1 to 150; reduced: 0 to 149 and 255 other"
+    )
 
     @property
     def paper_name(self) -> str:
@@ -63,4 +71,4 @@ class Ade20kConfig(TrainSubset, PairedMasks):
         return PairFolders(base / "images" / name, base / "annotations" / name)
 
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
-        return ADE20K
+        return REDUCED if self.numbering == "reduced" else ADE20K

@@ -14,6 +14,8 @@ from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import TrainSubset
 from dinoskip.data.sets.labels import LABELS, decoded
+from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError
 
 SHOWN_FAULTS = 10
@@ -27,7 +29,8 @@ class CheckRow:
     ``task`` is the label's name, or ``images``. ``classes`` counts, in the ``sampled`` images that could be read:
     labelled pixels (segmentation), boxes (detection), images (class folders), pixels with and without a measurement
     (depth, normals) or pairs (correspondence). ``faults`` holds the first ten, each naming its file; ``fault_count`` is
-    their number. ``notes`` say what is no fault: files that were passed over, images that are label maps.
+    their number. ``notes`` say what is no fault: files that were passed over, images that are label maps. ``verdicts``
+    say whether all label files, up to 5,000, mean what the settings say.
     """
 
     dataset: str
@@ -40,11 +43,18 @@ class CheckRow:
     faults: list[str] = field(default_factory=list)
     fault_count: int = 0
     notes: list[str] = field(default_factory=list)
+    verdicts: list[DataVerdict] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether the number is as published (where known) and nothing was found wrong."""
-        return not self.fault_count and self.expected in {None, self.found}
+        return not self.fault_count and not self.state and self.expected in {None, self.found}
+
+    @property
+    def state(self) -> str:
+        """The gravest of its verdicts that stop a command, ``refused`` or ``doubtful``; "" if none does."""
+        states = {verdict.state for verdict in self.verdicts}
+        return next((state for state in ("refused", "doubtful") if state in states), "")
 
     @property
     def unit(self) -> str:
@@ -60,7 +70,8 @@ class CheckRow:
     def lines(self) -> list[str]:
         """Return it as text: a headline, the classes in order of frequency (the commonest 21), the faults."""
         against = f" of {self.expected:,} expected" if self.expected is not None else ""
-        state = "ok" if self.ok else f"{self.fault_count} faults" if self.fault_count else "differs from the published"
+        wrong = self.state or "differs from the published"
+        state = "ok" if self.ok else f"{self.fault_count} faults" if self.fault_count else wrong
         found = f"{self.found:,} {self.unit}{against}"
         result = [f"{self.dataset} {self.task} {self.split}: {found}, {self.sampled} read: {state}"]
         total = sum(self.classes.values())
@@ -70,7 +81,8 @@ class CheckRow:
             seen = sum(count > 0 for count in self.classes.values())
             more = f"; {seen} of {len(ranked)} classes occur" if len(ranked) > SHOWN_CLASSES else ""
             result.append(f"  {shown}{more}")
-        return result + [f"  {line}" for line in (*self.notes, *self.faults)]
+        said = [f"{one.line}: {one.remedy}" if one.remedy else one.line for one in self.verdicts]
+        return result + [f"  {line}" for line in (*self.notes, *said, *self.faults)]
 
 
 def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | None = 200) -> list[CheckRow]:
@@ -109,6 +121,8 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
     opened = open_labels(label, config, row.split, root, faults=faults)
     for fault in faults:
         row.fault(fault)
+    if row.task in COUNTED:
+        row.verdicts = label_verdicts(row.dataset, config, row.task, [opened])
     row.classes, read = label.count(opened)
     _read(row, label.size(opened), sample, read)
 

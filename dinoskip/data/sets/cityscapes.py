@@ -13,6 +13,7 @@ from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
+from dinoskip.data.sets.signatures import cityscapes_numbering
 
 CLASSES = words("""
 road, sidewalk, building, wall, fence, pole, traffic light, traffic sign, vegetation, terrain, sky, person, rider, car,
@@ -36,6 +37,7 @@ class CityscapesConfig(TrainSubset, PairedMasks):
     """A folder with ``leftImg8bit`` and ``gtFine``, as unpacked from the two archives of these names."""
 
     splits = splits_of("segmentation", train=2_975, val=500)
+    signatures = (cityscapes_numbering,)
     kind: Literal["cityscapes"] = "cityscapes"
     root: str = Field(description="folder with leftImg8bit and gtFine")
 

@@ -14,9 +14,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, as_text, splits_of
 from dinoskip.data.sets.pairs import COCO_2017, PairedMasks, PairFolders, coco_images, known_split
+from dinoskip.data.sets.signatures import coco_stuff_numbering
 
 StuffClasses = Literal["171", "182", "27", "15"]
 
@@ -115,6 +117,13 @@ def of_train_ids(classes: ClassMap) -> ClassMap:
     return ClassMap(classes.names, table)
 
 
+def of_ids(classes: ClassMap) -> ClassMap:
+    """What masks mean whose values are the published ids 1 to 182, with 0 unlabelled."""
+    table = class_map((), ignored=(0, IGNORE)).table
+    table[1 : len(STUFF_CLASSES) + 1] = classes.table[: len(STUFF_CLASSES)]
+    return ClassMap(classes.names, table)
+
+
 class CocoStuffConfig(TrainSubset, PairedMasks):
     """A COCO folder with train2017, val2017 and stuffthingmaps."""
 
@@ -131,10 +140,14 @@ class CocoStuffConfig(TrainSubset, PairedMasks):
     )
 
     splits = splits_of("segmentation", train=118_287, val=5_000)  # with every set of classes
+    signatures = (coco_stuff_numbering,)
     kind: Literal["coco_stuff"] = "coco_stuff"
     root: str = Field(description="COCO folder with train2017, val2017 and stuffthingmaps")
     classes: Annotated[StuffClasses, BeforeValidator(as_text)] = Field(
         "171", description="how labels are grouped: 171 classes, or the 27 coarse ones"
+    )
+    numbering: Annotated[Literal["published", "ids", "train_ids"], OmitDefaultFromKey()] = Field(
+        "published", description="of masks: id less 1 and 255; ids: 1 to 182 and 0 unlabelled; train_ids: 0 to 170"
     )
 
     @property
@@ -168,4 +181,7 @@ class CocoStuffConfig(TrainSubset, PairedMasks):
 
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         classes = COCO_STUFF[self.classes]
-        return of_train_ids(classes) if folders.mask_ending == TRAIN_IDS else classes
+        if self.numbering == "ids":
+            return of_ids(classes)
+        converted = self.numbering == "train_ids" or folders.mask_ending == TRAIN_IDS
+        return of_train_ids(classes) if converted else classes

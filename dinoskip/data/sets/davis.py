@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import folder_with, is_image_name, name_key, read_names, require_folder
 from dinoskip.data.schema import both_ways, evenly_numbered, noted_in
 from dinoskip.data.sequences import SequenceDataset, VideoSequence
-from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, as_text, splits_of
+from dinoskip.data.sets.signatures import davis_2016
 from dinoskip.errors import DataError
 
 LEAST_FRAMES = 3
@@ -60,12 +63,22 @@ class DavisConfig(DavisLayout):
     )
 
     splits = splits_of("video", train=4_209, val=1_999)  # frames of 60 and 30 videos
+    signatures = (davis_2016,)
     kind: Literal["davis"] = "davis"
     root: str = Field(description="folder DAVIS, or the one above it")
+    numbering: Annotated[Literal["2017", "2016"], OmitDefaultFromKey(), BeforeValidator(as_text)] = Field(
+        "2017", description="of label maps: an object a value and 255 void; 2016: 255 is the one object"
+    )
 
     @property
     def dataset_name(self) -> str:
-        return "davis2017"
+        return f"davis{self.numbering}"
+
+    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
+        """Open the videos of a list; by the numbering of 2016 each has one object."""
+        opened = super().open_sequences(root, split, faults)
+        one = self.numbering == "2016"
+        return replace(opened, sequences=tuple(replace(video, one_object=one) for video in opened.sequences))
 
 
 def davis_folder(root: Path) -> Path:

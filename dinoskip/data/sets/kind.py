@@ -18,6 +18,7 @@ from pydantic import Field
 from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
+from dinoskip.data.sets.signatures import Signature
 from dinoskip.data.shards import Source
 
 
@@ -83,6 +84,8 @@ class DatasetKind(Config, ABC):
 
     archives: ClassVar[Archives | None] = None
     splits: ClassVar[tuple[CheckedSplit, ...]] = ()
+    signatures: ClassVar[tuple[Signature, ...]] = ()
+    """Rules of its own on what label files hold, beside those of each label."""
 
     limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
@@ -110,6 +113,10 @@ class DatasetKind(Config, ABC):
     @abstractmethod
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split, labelled or not."""
+
+    def named_classes(self, image: Path) -> frozenset[str] | None:
+        """The classes that another annotation of a photograph names, to compare masks with; None: there is none."""
+        return None
 
     def open_training_images(self, root: Path, split: str) -> Source:
         """Open the images to pretrain on: by default those of :meth:`open_images`."""

@@ -7,15 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey
+from dinoskip.config import Distinct, OmitDefaultFromKey
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import name_key, read_text
-from dinoskip.data.segmentation import ClassMap, class_map
+from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
+from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.data.splits import split_path
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
@@ -34,6 +35,7 @@ class MasksConfig(TrainSubset, PairedMasks):
     other formats without loss are read where there are no PNGs.
     """
 
+    signatures = (object_as_void,)
     kind: Literal["masks"] = "masks"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
@@ -43,6 +45,9 @@ class MasksConfig(TrainSubset, PairedMasks):
         None, description="what names of masks have after the image's name, such as _mask; null: as they are found"
     )
     first_value: int = Field(0, ge=0, le=254, description="mask value of the first class")
+    values: Annotated[Distinct[Annotated[int, Field(ge=0, le=255)]], OmitDefaultFromKey()] = Field(
+        (), description="mask value of each class, such as [0, 255]; empty: first_value and the next ones"
+    )
 
     @property
     def dataset_name(self) -> str:
@@ -67,17 +72,29 @@ class MasksConfig(TrainSubset, PairedMasks):
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.
 
-        Without the file, a list of colours is taken that a tool left (:data:`dinoskip.data.colours.LISTS`). Raises
-        :class:`DataError` for more than fit below 255.
+        Without the file, a list of colours is taken that a tool left (:data:`dinoskip.data.colours.LISTS`). With
+        ``values`` class i is ``values[i]``, and 255 is ignored unless it is one. Raises :class:`DataError` for more
+        than fit below 255, and :class:`ConfigError` unless there is a value for each class.
         """
         path, first = root / self.classes, self.first_value
         colours = read_colours(path) if path.is_file() else find_colours(root)
         if colours is not None:
             return colours
         names = read_classes(path)
+        if self.values:
+            return self._of_values(names, path)
         if first + len(names) > 255:
             raise DataError(f"{path}: {len(names)} classes from value {first} on do not fit below 255")
         return class_map(names, first, (*range(first), 255))
+
+    def _of_values(self, names: tuple[str, ...], path: Path) -> ClassMap:
+        if len(self.values) != len(names):
+            raise ConfigError(
+                f"values: {len(self.values)} values for the {len(names)} classes of {path}", "name one for each class"
+            )
+        table = class_map((), ignored=(IGNORE,)).table
+        table[list(self.values)] = range(len(names))
+        return ClassMap(names, table)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val; without ``{split}`` in the paths, everything once."""

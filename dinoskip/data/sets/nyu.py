@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from dinoskip.arrays import read_arrays
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
@@ -67,13 +69,16 @@ class NyuConfig(DatasetKind):
     splits = splits_of("depth", train=24_231, test=654)
     kind: Literal["nyu"] = "nyu"
     root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
+    per_metre: Annotated[float, OmitDefaultFromKey()] = Field(
+        1000.0, gt=0, description="value of a metre in depth maps: 1000 (millimetres), 5000, 256, ..."
+    )
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split that have a depth map."""
         return ImageFolder(root, tuple(image.relative_to(root).as_posix() for image, _ in _paths_of(root, split)))
 
     def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
-        return depth_of_lists(root, split, self.dataset_name, faults)
+        return replace(depth_of_lists(root, split, self.dataset_name, faults), per_metre=self.per_metre)
 
 
 def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) -> DepthDataset:

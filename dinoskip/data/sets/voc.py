@@ -15,12 +15,13 @@ from pydantic import Field
 
 from dinoskip.console import Progress
 from dinoskip.data.colours import find_colours
-from dinoskip.data.detection import DetectionDataset, dominant_labels
+from dinoskip.data.detection import DetectionDataset, dominant_labels, read_voc_xml
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import is_image_name, read_text, require_folder
 from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, save_mask
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
+from dinoskip.data.sets.signatures import object_as_void, voc_numbering
 from dinoskip.errors import DataError, guard, translate_write_errors
 from dinoskip.files import TEMPORARY, read_regular, write_text
 from dinoskip.output import move_new, remove
@@ -284,6 +285,7 @@ class VocConfig(DatasetKind):
         finish=merge_sbd,
     )
 
+    signatures = (voc_numbering, object_as_void)
     kind: Literal["voc"] = "voc"
     root: str = Field(description="VOCdevkit, or its VOC<year> folder")
     year: Literal[2007, 2012] = Field(2012, description="of the challenge")
@@ -306,6 +308,13 @@ class VocConfig(DatasetKind):
         """Open a split of masks; ``train`` is what ``train_list`` says."""
         split = self.train_list if split == "train" else split
         return voc_segmentation(root, split, self.year, name=self.dataset_name, faults=faults)
+
+    def named_classes(self, image: Path) -> frozenset[str] | None:
+        """The classes of the photograph's boxes, where it has any."""
+        annotation = annotation_of(image)
+        if not annotation.is_file():
+            return None
+        return frozenset(box.label for box in read_voc_xml(annotation).objects)
 
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
         """Open a split of boxes."""

@@ -36,7 +36,7 @@ def test_pairs_sizes_and_values_are_faults_by_path(tmp_path: Path) -> None:
     for fault, part in zip(train.faults, ("no image", "no mask", "4×6 pixels", "label value 200"), strict=True):
         assert part in fault
     assert (val.found, val.expected, val.fault_count) == (20, 2000, 0)
-    assert val.lines()[0] == "ade20k segmentation val: 20 images of 2,000 expected, 20 read: differs from the published"
+    assert val.lines()[0] == "ade20k segmentation val: 20 images of 2,000 expected, 20 read: doubtful"
     assert val.classes["wall"] == 20 * 24
     assert val.lines()[1].startswith("  wall 100.0 %")
     assert val.lines()[1].endswith("1 of 150 classes occur")

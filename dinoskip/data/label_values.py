@@ -1,0 +1,291 @@
+"""What the label files of a split hold, counted without their photographs.
+
+:mod:`dinoskip.data.sets.signatures` judges the counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.data.geometry import DepthDataset
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
+from dinoskip.data.sequences import VOID, SequenceDataset
+from dinoskip.errors import DataError, guard
+from dinoskip.files import hash_of
+from dinoskip.images import read_depth, read_mask
+
+VERSION = 1
+"""Of what is counted: part of the key under which it is kept."""
+MOST = 5000
+"""Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
+MOST_DEEP = 100
+"""Files of which more than the values is asked (depth, annotations, the shape of regions, segments in colours): the
+rates of SIGNATURES do not change beyond 20."""
+_DEEP = 0.015  # of the short side: the void that VOC draws around objects is thinner than twice this
+_MOST_AREA = 0.2  # of an image that one class counts with
+_VALUES = 256
+_QUANTILES = (2, 50, 99)
+
+Named = Callable[[Path], frozenset[str] | None]
+"""The classes that another annotation of an image names, None where it has none."""
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """Counts over the label files of one or more splits with the same meaning.
+
+    ``numbers[v]`` is the class of value v as the settings have it, 255 ignored, -1 none. ``files[v]`` and ``pixels[v]``
+    say how many files and pixels hold v. ``void`` is the sum over files of the share of 255; ``thick`` of ``with_rim``
+    files have most of their 255 deep inside its regions. ``unreadable`` and ``foreign`` count files that cannot be
+    read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have no
+    class but those that another annotation of their image names. ``heights[v]`` is the sum over ``with_heights`` files
+    of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
+    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it.
+    """
+
+    label: str
+    splits: tuple[str, ...]
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    total: int = 0
+    read: int = 0
+    files: tuple[int, ...] = (0,) * _VALUES
+    pixels: tuple[int, ...] = (0,) * _VALUES
+    void: float = 0.0
+    thick: int = 0
+    with_rim: int = 0
+    unreadable: int = 0
+    first_unreadable: str = ""
+    foreign: int = 0
+    first_foreign: str = ""
+    compared: int = 0
+    agreeing: int = 0
+    first_differing: str = ""
+    heights: tuple[float, ...] = (0.0,) * _VALUES
+    with_heights: int = 0
+    quantiles: tuple[float, ...] = ()
+    per_metre: float = 0.0
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The values that occur, in ascending order."""
+        return tuple(value for value, count in enumerate(self.files) if count)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the classes that occur, in ascending order."""
+        return tuple(sorted({self.numbers[value] for value in self.values} - {IGNORE, ILLEGAL}))
+
+    @property
+    def never_seen(self) -> tuple[str, ...]:
+        """The names of the classes that do not occur."""
+        seen = set(self.classes)
+        return tuple(name for number, name in enumerate(self.names) if number not in seen)
+
+    def __add__(self, other: LabelValues) -> LabelValues:
+        counts = (
+            "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
+            "with_heights",
+        )  # fmt: skip
+        firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles")
+        return replace(
+            self,
+            splits=self.splits + other.splits,
+            files=tuple(a + b for a, b in zip(self.files, other.files, strict=True)),
+            pixels=tuple(a + b for a, b in zip(self.pixels, other.pixels, strict=True)),
+            heights=tuple(a + b for a, b in zip(self.heights, other.heights, strict=True)),
+            **{name: getattr(self, name) + getattr(other, name) for name in counts},
+            **{name: getattr(self, name) or getattr(other, name) for name in firsts},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Its fields as JSON has them."""
+        return asdict(self)
+
+    @classmethod
+    def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
+        """The inverse of :meth:`plain`; TypeError for other fields."""
+        fields: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in stored.items()}
+        return cls(**fields)
+
+
+def can_be_counted(opened: Any) -> bool:
+    """Whether :func:`label_values` knows the labels of an opened split."""
+    return isinstance(opened, SegmentationDataset | DepthDataset | SequenceDataset | LabelledFolder)
+
+
+def _empty(label: str, opened: Any) -> LabelValues:
+    names = tuple(opened.class_names)
+    if isinstance(opened, SegmentationDataset):
+        numbers = (opened.remap or class_map(names)).table if _has_values(opened) else class_map(names).table
+    elif isinstance(opened, SequenceDataset):
+        numbers = class_map(("background", *(f"object {number}" for number in range(1, VOID)))).table
+        if any(video.one_object for video in opened.sequences):
+            numbers[VOID] = 1
+    else:
+        numbers = np.full(_VALUES, ILLEGAL)
+    return LabelValues(label, (opened.split if hasattr(opened, "split") else "",), names, tuple(numbers.tolist()))
+
+
+def _has_values(opened: SegmentationDataset) -> bool:
+    """Whether masks hold numbers of classes: not colours, and not what a kind of its own reads."""
+    in_colours = opened.remap is not None and opened.remap.colours is not None
+    return type(opened).read_labels is SegmentationDataset.read_labels and not in_colours
+
+
+def _sample(opened: Any) -> list[int]:
+    """Positions of the label files that are read, evenly spread."""
+    of_values = not isinstance(opened, SegmentationDataset) or _has_values(opened)
+    most = MOST if of_values and not isinstance(opened, DepthDataset) else MOST_DEEP
+    count = len(opened)
+    return list(range(count)) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
+
+
+def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
+    """Hex sha256 of what the counts depend on: names of all label files, sizes and times of those read, the meaning.
+
+    ``more`` are words that what is read beside them depends on. Raises :class:`DataError` for a file that is missing.
+    """
+    empty = _empty(label, opened)
+    meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0), list(more)]
+    if isinstance(opened, LabelledFolder):
+        return hash_of([*meaning, [int(number) for number in opened.labels]])
+    marks = []
+    for index in _sample(opened):
+        with guard(opened.target_files[index], "label"):
+            status = os.stat(opened.target_files[index])
+        marks.append([status.st_size, status.st_mtime_ns])
+    return hash_of([*meaning, [str(path) for path in opened.target_files], marks])
+
+
+def label_values(label: str, opened: Any, named: Named | None = None) -> LabelValues:
+    """Count what the label files of an opened split hold. ``named`` gives the classes of another annotation.
+
+    A file that cannot be read, or holds a value without a meaning, is counted and raises nothing.
+    """
+    found, chosen = replace(_empty(label, opened), total=len(opened)), _sample(opened)
+    if isinstance(opened, LabelledFolder):
+        counts = np.bincount(opened.labels, minlength=_VALUES)[:_VALUES]
+        numbers = tuple(range(len(found.names)))
+        return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
+    if isinstance(opened, DepthDataset):
+        return _depths(found, opened, chosen)
+    return _Counting(found, opened, named).over(chosen)
+
+
+def _depths(found: LabelValues, opened: DepthDataset, chosen: Sequence[int]) -> LabelValues:
+    counts, failed = np.zeros(65_536, dtype=np.int64), list[str]()
+    for index in chosen:
+        try:
+            counts += np.bincount(read_depth(opened.depth_paths[index]).ravel(), minlength=65_536)
+        except DataError as error:
+            failed.append(str(error))
+    counts[0] = 0
+    quantiles: tuple[float, ...] = ()
+    if total := int(counts.sum()):
+        running = np.cumsum(counts)
+        quantiles = tuple(float(np.searchsorted(running, total * share / 100)) for share in _QUANTILES)
+    return replace(
+        found, read=len(chosen), unreadable=len(failed), first_unreadable=failed[0] if failed else "",
+        quantiles=quantiles, per_metre=opened.per_metre,
+    )  # fmt: skip
+
+
+def _interior(region: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
+    """Whether all pixels up to ``radius`` away in rows and columns are of the region (H, W), or outside the image."""
+    side = 2 * radius + 1
+    for axis in (0, 1):
+        around = [(radius, radius), (0, 0)] if axis == 0 else [(0, 0), (radius, radius)]
+        running = np.cumsum(np.pad(region, around, constant_values=True), axis=axis, dtype=np.int32)
+        running = np.pad(running, [(1, 0), (0, 0)] if axis == 0 else [(0, 0), (1, 0)])
+        upper, lower = (slice(side, None), slice(None, -side))
+        region = (running[upper] - running[lower] if axis == 0 else running[:, upper] - running[:, lower]) == side
+    return region
+
+
+class _Counting:
+    """Counts over the masks of a split, or the label maps of its videos."""
+
+    def __init__(self, empty: LabelValues, opened: Any, named: Named | None) -> None:
+        self.empty, self.opened, self.named = empty, opened, named
+        self.table = np.array(empty.numbers)
+        self.files, self.pixels = (np.zeros(_VALUES, dtype=np.int64) for _ in range(2))
+        self.void, self.thick, self.with_rim = 0.0, 0, 0
+        self.failed, self.foreign = list[str](), list[str]()
+        self.compared, self.differing = 0, list[str]()
+        self.heights, self.with_heights = np.zeros(_VALUES), 0
+
+    def over(self, chosen: Sequence[int]) -> LabelValues:
+        """Read the files at these positions."""
+        of_values = isinstance(self.opened, SequenceDataset) or _has_values(self.opened)
+        paths = self.opened.target_files
+        for index in chosen:
+            try:
+                labels = read_mask(paths[index]) if of_values else self.opened.read_labels(index)
+            except DataError as error:
+                self.failed.append(str(error))
+                continue
+            self._add(index, labels)
+        return replace(
+            self.empty, total=len(self.opened), read=len(chosen), files=tuple(self.files.tolist()),
+            pixels=tuple(self.pixels.tolist()), void=self.void, thick=self.thick, with_rim=self.with_rim,
+            unreadable=len(self.failed), first_unreadable=next(iter(self.failed), ""), foreign=len(self.foreign),
+            first_foreign=next(iter(self.foreign), ""), compared=self.compared,
+            agreeing=self.compared - len(self.differing), first_differing=next(iter(self.differing), ""),
+            heights=tuple(self.heights.tolist()), with_heights=self.with_heights,
+        )  # fmt: skip
+
+    def _add(self, index: int, labels: NDArray[np.uint8]) -> None:
+        counts = np.bincount(labels.ravel(), minlength=_VALUES)
+        held = counts > 0
+        self.files += held
+        self.pixels += counts
+        self.void += counts[IGNORE] / max(labels.size, 1)
+        foreign = np.flatnonzero(held & (self.table == ILLEGAL))
+        if foreign.size:
+            self.foreign.append(f"{self.opened.target_files[index]} holds {foreign[0]}")
+        if counts[IGNORE] and self.table[IGNORE] == IGNORE and self.with_rim < MOST_DEEP:
+            self._add_rim(labels)
+        if self.with_heights < MOST_DEEP:
+            self._add_heights(labels, counts)
+        if self.named is not None and self.compared < MOST_DEEP:
+            self._compare(index, held)
+
+    def _add_rim(self, labels: NDArray[np.uint8]) -> None:
+        void = labels == IGNORE
+        deep = int(_interior(void, max(int(_DEEP * min(labels.shape)), 1)).sum())
+        self.thick += 2 * deep > int(void.sum())
+        self.with_rim += 1
+
+    def _add_heights(self, labels: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
+        height, width = labels.shape
+        rows = np.repeat((np.arange(height) + 0.5) / max(height, 1), width)
+        middle = np.bincount(labels.ravel(), weights=rows, minlength=_VALUES) / np.maximum(counts, 1)
+        self.heights += (0.5 - middle) * np.minimum(counts / max(labels.size, 1), _MOST_AREA) * (counts > 0)
+        self.with_heights += 1
+
+    def _compare(self, index: int, held: NDArray[np.bool_]) -> None:
+        assert self.named is not None
+        other = None
+        with suppress(DataError):  # said by who reads the boxes
+            other = self.named(self.opened.image_paths[index])
+        if other is None:
+            return
+        names = self.empty.names
+        mine = {names[number] for number in self.table[held] if 0 < number < len(names)}  # without the background
+        self.compared += 1
+        if not mine <= other:
+            self.differing.append(f"{self.opened.target_files[index]} has {_listed(mine)}, its boxes {_listed(other)}")
+
+
+def _listed(names: set[str] | frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,52 @@
+"""What is to be said of the labels of opened splits; their counts are kept where that is asked for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
+from dinoskip.data.sets.kind import DatasetKind
+from dinoskip.data.sets.signatures import judge
+from dinoskip.data.verdicts import DataVerdict
+from dinoskip.errors import DataError, DinoskipError
+from dinoskip.files import hash_of, read_json, write_json
+
+COUNTED = ("segmentation", "classes", "depth", "video")
+"""Labels whose files are counted; others have a schema that says what they mean, and are checked as they are opened."""
+
+
+def label_verdicts(
+    name: str, config: DatasetKind, use: str, splits: list[Any], kept: Path | None = None
+) -> list[DataVerdict]:
+    """Return what is to be said of opened splits of a data set that have a label; counts are kept in ``kept``.
+
+    Where the settings leave out what is broken, it is not said. Raises :class:`DataError` for a file that is gone.
+    """
+    named = config.named_classes if use == "segmentation" else None
+    if type(config).named_classes is DatasetKind.named_classes:
+        named = None
+    counts = [_counted(use, opened, named, kept) for opened in splits if can_be_counted(opened)]
+    together = counts if use == "classes" else [reduce(add, counts)] if counts else []  # each split has a baseline
+    found = [one for values in together for one in judge(values, name, type(config).signatures)]
+    left_out = {"unreadable-labels", "foreign-values"} if config.skip_broken else set()
+    return [one for one in found if one.check not in left_out]
+
+
+def _counted(use: str, opened: Any, named: Named | None, kept: Path | None) -> LabelValues:
+    """The counts of a split; from the folder ``kept`` where its files have been counted already."""
+    if kept is None:
+        return label_values(use, opened, named)
+    key = hash_of(["labels", fingerprint(use, opened, ["named"] if named else [])])
+    place = kept / f"{key[:16]}.json"
+    with suppress(DataError, TypeError, KeyError):
+        stored = read_json(place)
+        if stored.pop("key") == key:
+            return LabelValues.of_plain(stored)
+    counts = label_values(use, opened, named)
+    with suppress(OSError, DinoskipError):  # a plan may look at a study that is another's
+        write_json(place, {"key": key, **counts.plain()})
+    return counts

@@ -1,0 +1,319 @@
+"""Whether label files mean what the settings of their data set say: rules on counts, most by known wrong numberings.
+
+A kind of data set declares its own rules (``signatures``); those of each label are judged for every kind. Thresholds
+are those measured on 200 VOC, 30 ADE20K and 21 COCO-Stuff masks and 13 depth maps where nothing else is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dinoskip.data.label_values import LabelValues
+from dinoskip.data.segmentation import IGNORE, ILLEGAL
+from dinoskip.data.verdicts import DataVerdict, State
+
+_SHOWN = 12  # names of a list
+_MUCH_VOID = 0.3  # mean share of 255: the 99th percentile of fives is .15 of VOC, .08 of ADE20K, .11 of COCO-Stuff
+_FEW = 5  # files below which a share says little
+_THICK = 0.7  # share of files whose 255 lies far from its rim: VOC's void is a rim, but for one file in 25
+_AGREEING = 0.9  # of files: 196 of 196 of VOC agree, none under a shifted or permuted numbering
+_SOME = 10  # images below which one class alone may be chance: of two equally frequent ones it is once in 500 sets
+_MAJORITY, _MANY = 0.95, 20  # the 99th percentile of twenties is .82 of VOC, .21 of COCO-Stuff
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule has found: the name of its check, what follows, what was counted, and what to do."""
+
+    check: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+Signature = Callable[[LabelValues], Finding | None]
+"""A rule: what it finds in the counts of a data set's labels, None where all is well."""
+
+
+def judge(values: LabelValues, name: str, signatures: Sequence[Signature] = ()) -> list[DataVerdict]:
+    """Return what is to be said of the labels of the data set ``name``; ``signatures`` are the rules of its kind.
+
+    Of what is refused the first alone, as the others follow from it.
+    """
+    rules = (*_FIRST, *signatures, *_GENERAL.get(values.label, ()))
+    found = [finding for finding in (rule(values) for rule in rules) if finding is not None]
+    refused = [one for one in found if one.state == "refused"]
+    of = f"{name} {' and '.join(part for part in values.splits if part)}".rstrip()
+    sampled = "" if values.read == values.total else f" (of {values.read:,} of {values.total:,} files)"
+    return [
+        DataVerdict(one.check, name, one.state, f"{of}: {one.text}{sampled}", one.remedy, by="data")
+        for one in (refused[:1] or found)
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names one after the other, the first twelve of many."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+# --- every label ---------------------------------------------------------------------------------------
+
+
+def _unreadable(values: LabelValues) -> Finding | None:
+    if not values.unreadable:
+        return None
+    what = f"{values.unreadable} of {values.read} label files cannot be read, such as {values.first_unreadable}"
+    remedy = "mend them, or leave them out: skip_broken=true"
+    if values.label in {"segmentation", "video"}:
+        remedy = f"a mask has the number of each pixel's class in a grey or palette PNG; {remedy}"
+    return Finding("unreadable-labels", "refused", what, remedy)
+
+
+_FIRST: tuple[Signature, ...] = (_unreadable,)
+
+
+# --- masks ---------------------------------------------------------------------------------------------
+
+
+def _binary(values: LabelValues) -> Finding | None:
+    """Masks of 0 and 255, where 255 is ignored: the object would not be scored."""
+    if values.numbers[IGNORE] != IGNORE or IGNORE not in values.values or not set(values.values) <= {0, IGNORE}:
+        return None
+    text = "every mask holds 0 and 255 alone, and 255 is not scored, so no object is"
+    return Finding(
+        "masks-0-255", "refused", text, "kind masks reads them: values=[0,255] names the value of each class"
+    )
+
+
+def object_as_void(values: LabelValues) -> Finding | None:
+    """A class that never occurs, and 255 in regions as thick as objects are: not of sets with unlabelled areas."""
+    if values.with_rim < _FEW or values.thick <= _THICK * values.with_rim or set(values.values) <= {0, IGNORE}:
+        return None
+    share = f"in {values.thick} of {values.with_rim} masks most of 255, which is not scored, lies deep inside regions"
+    if not values.never_seen:
+        return Finding("thick-void", "said", f"{share}: unlabelled areas, not the rims of objects")
+    text = f"{share}, as objects do, and no mask has the class {listed(values.never_seen)}"
+    return Finding("thick-void", "doubtful", text, "values=[...] of kind masks names the value of each class")
+
+
+def _foreign(values: LabelValues) -> Finding | None:
+    if not values.foreign:
+        return None
+    text = (
+        f"{values.foreign} of {values.read} masks hold a value that is none of the {len(values.names)} classes: "
+        f"{values.first_foreign}"
+    )
+    return Finding("foreign-values", "refused", text, _reading_of(values))
+
+
+def _reading_of(values: LabelValues) -> str:
+    """The setting that could read what occurs."""
+    occurring, count = values.values, len(values.names)
+    if len(occurring) == count and occurring != tuple(range(count)):
+        return f"if these are the classes: values=[{','.join(map(str, occurring))}] of kind masks"
+    if max(value for value in occurring if value != IGNORE) == count and values.numbers[0] == 0:
+        return "if 0 is no class of the list: first_value=1 of kind masks; else add its name to the list"
+    return "list every class that occurs, or say the value of each: values=[...] of kind masks"
+
+
+def _void(values: LabelValues) -> Finding | None:
+    whole = values.read - values.unreadable
+    if values.numbers[IGNORE] != IGNORE or whole < _FEW or values.void / whole <= _MUCH_VOID:
+        return None
+    share = values.void / whole
+    text = f"{100 * share:.0f} % of the pixels are 255, which is not scored; of published sets at most 15 %"
+    return Finding("void-share", "doubtful", text, "see whether the background was saved as 255")
+
+
+def _one_class(values: LabelValues) -> Finding | None:
+    if values.read < _FEW or len(values.classes) != 1 or len(values.names) < 2:
+        return None
+    missing = listed(values.never_seen)
+    text = f"every labelled pixel is of one class, {values.names[values.classes[0]]}; never seen: {missing}"
+    return Finding("one-class", "doubtful", text, "see whether the masks hold the numbers of the list")
+
+
+def _never_seen(values: LabelValues) -> Finding | None:
+    missing = values.never_seen
+    if not missing or (values.read >= _FEW and len(values.classes) == 1):
+        return None
+    text = f"no mask has {len(missing)} of the {len(values.names)} classes: {listed(missing)}"
+    return Finding("never-seen", "said", text)
+
+
+def _majority(values: LabelValues) -> Finding | None:
+    counts: dict[int, int] = {}
+    for value, pixels in enumerate(values.pixels):
+        if values.numbers[value] not in {IGNORE, ILLEGAL}:
+            counts[values.numbers[value]] = counts.get(values.numbers[value], 0) + pixels
+    total = sum(counts.values())
+    if values.read < _MANY or not total or len(values.classes) < 2 or max(counts.values()) <= _MAJORITY * total:
+        return None
+    number = max(counts, key=lambda one: counts[one])
+    return Finding(
+        "majority", "said", f"{100 * counts[number] / total:.1f} % of the labelled pixels are {values.names[number]}"
+    )
+
+
+# --- the others ----------------------------------------------------------------------------------------
+
+
+def _one_class_of_images(values: LabelValues) -> Finding | None:
+    if len(values.values) != 1 or values.read < _SOME:
+        return None
+    name = values.names[values.values[0]]
+    return Finding(
+        "one-class", "doubtful", f"every image is of one class, {name}: any network has 100 %", "name others"
+    )
+
+
+_UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
+
+
+def _is_room(quantiles: Sequence[float], per_metre: float) -> bool:
+    """Whether percentiles 2, 50 and 99 are those of a room seen by a depth sensor, which 13 of 13 maps are."""
+    near, middle, far = (value / per_metre for value in quantiles)
+    return 0.8 <= middle <= 6 and near >= 0.2 and far <= 12
+
+
+def _scale(values: LabelValues) -> Finding | None:
+    if not values.quantiles:
+        whole = values.read > values.unreadable
+        return Finding("depth-scale", "doubtful", "no pixel of depth is measured", "see the files") if whole else None
+    if _is_room(values.quantiles, values.per_metre):
+        return None
+    near, middle, far = (value / values.per_metre for value in values.quantiles)
+    text = (
+        f"at {values.per_metre:g} a metre half of the depths are below {middle:.2f} m and 96 % between {near:.2f} and "
+        f"{far:.2f} m, which no room is"
+    )
+    other = [unit for unit in _UNITS if unit != values.per_metre and _is_room(values.quantiles, unit)]
+    if len(other) == 1:
+        return Finding("depth-scale", "refused", text, f"per_metre={other[0]:g} reads them as a room")
+    settings = " or ".join(f"per_metre={unit:g}" for unit in other) or "per_metre=..."
+    return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}")
+
+
+def davis_2016(values: LabelValues) -> Finding | None:
+    """Videos whose label maps have one object of value 255, as DAVIS 2016 has them."""
+    if values.numbers[IGNORE] != IGNORE or IGNORE not in values.values or not set(values.values) <= {0, IGNORE}:
+        return None
+    text = "every label map holds 0 and 255 alone, as DAVIS 2016 does, and 255 is no object"
+    return Finding("davis-numbering", "refused", text, "numbering=2016 reads 255 as the object")
+
+
+_GENERAL: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
+    {
+        "segmentation": (_binary, _foreign, _void, _one_class, _never_seen, _majority),
+        "classes": (_one_class_of_images,),
+        "depth": (_scale,),
+        "video": (),
+    }
+)
+"""The rules of each label, which are judged after those of the kind."""
+
+
+# --- published numberings ------------------------------------------------------------------------------
+
+
+def ade20k_reduced(values: LabelValues) -> Finding | None:
+    """ADE20K's masks less one, with 255 or 254 in the place of 0, which SceneParse150's files do not hold."""
+    held = set(values.values)
+    if values.numbers[0] != IGNORE or not held:  # the settings say that they are reduced
+        if held and 150 in held:
+            text = "value 150 occurs, so the masks are the published ones"
+            return Finding("ade20k-numbering", "refused", text, "numbering=published")
+        return None
+    if held & {254, IGNORE}:
+        which = " and ".join(str(value) for value in (254, IGNORE) if value in held)
+        text = f"{which} occurs, which SceneParse150's masks do not hold: they are reduced by one already"
+        return Finding("ade20k-numbering", "refused", text, "numbering=reduced reads them")
+    if 0 not in held and values.read >= _FEW:
+        text = f"0 (other) occurs in none of {values.read} masks, in the published ones in nearly all"
+        return Finding("ade20k-numbering", "doubtful", text, "if 0 is wall: numbering=reduced")
+    return None
+
+
+_UPPER = frozenset({"sky", "ceiling", "chandelier", "light"})
+_LOWER = frozenset({"floor", "road", "grass", "sidewalk", "earth", "rug", "sea", "water", "field", "sand", "river"})
+_SHIFTS = (-2, -1, 1, 2)
+_ENOUGH = 10  # files: of tens of right ones none is called shifted, of shifted ones all are
+
+
+def ade20k_shifted(values: LabelValues) -> Finding | None:
+    """Class numbers that are some too low or too high: what they call sky must lie above what they call floor."""
+    if values.with_heights < _ENOUGH:
+        return None
+
+    def score(shift: int) -> float:
+        total = 0.0
+        for value in values.values:
+            number = values.numbers[value] + shift
+            if values.numbers[value] != IGNORE and 0 <= number < len(values.names):
+                name = values.names[number]
+                total += values.heights[value] * ((name in _UPPER) - (name in _LOWER))
+        return total
+
+    best = max(_SHIFTS, key=score)
+    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:
+        return None
+    text = f"skies and floors lie where they do in photographs if every class number is raised by {best}"
+    remedy = "numbering=reduced ignores 255; see whether the masks were reduced by one and other kept as 0"
+    return Finding("ade20k-shifted", "doubtful", text, remedy)
+
+
+STUFF_GAPS = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
+"""Values of COCO-Stuff's pixel maps that no image holds: its unused ids less one (street sign, hat, ...)."""
+_STUFF_LAST, _TRAIN_LAST = 181, 170  # the last value of pixel maps, and of the 171 classes in order
+
+
+def coco_stuff_numbering(values: LabelValues) -> Finding | None:
+    """Pixel maps of COCO-Stuff in ids from 1, or in the 171 labels in order, where the settings say another."""
+    held, gaps_of_ids = set(values.values), {value + 1 for value in STUFF_GAPS}
+    if values.numbers[_STUFF_LAST + 1] != ILLEGAL:  # the settings say ids
+        odd = sorted(held & gaps_of_ids)
+        text = f"{listed([str(value) for value in odd])} occur, which are no ids"
+        return Finding("coco-stuff-numbering", "refused", text, "numbering=published") if odd else None
+    if values.numbers[_STUFF_LAST] == ILLEGAL:  # the settings say the 171 in order, all of which occur
+        return None
+    if odd := sorted(value for value in held if value in STUFF_GAPS or _STUFF_LAST < value < IGNORE):
+        ordered = max(held - {IGNORE}) <= _TRAIN_LAST and (IGNORE in held or bool(held & gaps_of_ids))
+        setting = "train_ids" if ordered else "ids"
+        text = f"{listed([str(value) for value in odd])} occur, which the published maps (id less 1) do not hold"
+        return Finding("coco-stuff-numbering", "refused", text, f"numbering={setting} reads them")
+    if IGNORE not in held and values.read >= 10:  # 255 is in 21 of 21 maps
+        text = f"255 (unlabelled) occurs in none of {values.read} masks, in the published ones in nearly all"
+        return Finding("coco-stuff-numbering", "doubtful", text, "if 0 is unlabelled: numbering=ids")
+    return None
+
+
+def cityscapes_numbering(values: LabelValues) -> Finding | None:
+    """Masks named labelIds that hold the 19 train ids: vegetation, sky and cars have ids above 18."""
+    held = set(values.values)
+    ids = values.numbers[0] == IGNORE
+    if ids and IGNORE in held and max(held - {IGNORE}, default=0) <= 18:
+        text = "the masks named labelIds hold 0 to 18 and 255 alone, which are train ids"
+        return Finding("cityscapes-numbering", "refused", text, "name them _gtFine_labelTrainIds.png")
+    if not ids and values.foreign and max(held - {IGNORE}, default=0) <= 33:
+        text = f"the masks named labelTrainIds hold labelIds: {values.first_foreign}"
+        return Finding("cityscapes-numbering", "refused", text, "name them _gtFine_labelIds.png")
+    return None
+
+
+def voc_numbering(values: LabelValues) -> Finding | None:
+    """Masks of the VOC layout with classes that the same images' boxes do not name, or without a background."""
+    differing = values.compared - values.agreeing
+    if differing > 1:  # one may be a slip
+        text = (
+            f"{differing} of {values.compared} masks hold classes that the boxes of their images do not name: "
+            f"{values.first_differing}"
+        )
+        state: State = "doubtful" if values.agreeing >= _AGREEING * values.compared else "refused"
+        remedy = "classes.txt in the folder names the classes in the order of their values"
+        return Finding("voc-numbering", state, text, remedy)
+    if values.read >= _FEW and 0 not in values.values and values.values and not values.foreign:
+        text = "0 (background) occurs in no mask"
+        return Finding("voc-numbering", "doubtful", text, "see whether the masks were saved without it, one lower")
+    return None

@@ -1,0 +1,83 @@
+"""Whether the labels that a study reads mean what its settings say, judged before anything is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.kind import Synthetic
+from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.verdicts import DataVerdict
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.pipeline.leaks import KEPT
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.tasks import tasks
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Splits of a data set that are read with a label; ``by`` is the task and its section."""
+
+    data: str
+    use: str
+    splits: tuple[str, ...]
+    by: tuple[Any, Any] | None = None
+
+
+def _readings(study: StudyBase) -> Iterator[_Reading]:
+    for record in tasks():
+        section: Any = study.section(record.section)
+        splits = tuple({*record.fitted_splits(section).values(), record.scored_split(section)})
+        for name in section.datasets:
+            yield _Reading(name, record.label, tuple(sorted(splits)), (record, section))
+    for part in study.online.parts.values():
+        yield _Reading(part.dataset, part.use, tuple(part.splits))
+
+
+def verdicts(study: StudyBase) -> list[DataVerdict]:
+    """Return what is to be said of the labels of a study; counts are kept in its folder.
+
+    Sets that are composed are not read: their labels are right by construction. What cannot be opened is left to the
+    stage that reads it.
+    """
+    opened: dict[tuple[str, str, str], Any] = {}
+    splits: dict[tuple[str, str], dict[str, Any]] = {}
+    found = list[DataVerdict]()
+    for one in _readings(study):
+        config = study.data.get(one.data)
+        if config is None or isinstance(config, Synthetic) or one.use not in COUNTED:
+            continue
+        for split in one.splits:
+            if (one.data, one.use, split) not in opened:
+                opened[one.data, one.use, split] = _opened(config, one.use, split)
+            if (labels := opened[one.data, one.use, split]) is not None:
+                splits.setdefault((one.data, one.use), {})[split] = labels
+        if one.by is not None:
+            found += _of_settings(one, opened)
+    for (data, use), labels in splits.items():
+        with suppress(DataError):
+            found += label_verdicts(data, study.data[data], use, list(labels.values()), study.directory / KEPT)
+    return list(dict.fromkeys(found))
+
+
+def _opened(config: Any, use: str, split: str) -> Any:
+    try:
+        listed = config.model_copy(update={"skip_broken": False})  # that would decode every image
+        return open_labels(LABELS[use], listed, split, faults=[])
+    except (ConfigError, DataError):
+        return None
+
+
+def _of_settings(one: _Reading, opened: dict[tuple[str, str, str], Any]) -> Iterator[DataVerdict]:
+    """What a task's settings ask of its splits that these do not have."""
+    assert one.by is not None
+    record, section = one.by
+    labels = {role: opened[one.data, one.use, split] for role, split in record.splits(section).items()}
+    if all(labels.values()):
+        for setting, problem, remedy in record.asks_of_labels(section, labels):
+            text = f"evaluate.{record.name}.{setting}: {problem} of {one.data}"
+            yield DataVerdict(setting, one.data, "refused", text, remedy)

@@ -1,0 +1,377 @@
+"""Label files that mean something else than the settings say are noticed, and right ones are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.config import RawConfig, validate
+from dinoskip.data.label_values import fingerprint, label_values
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.ade20k import ADE20K_CLASSES
+from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
+from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.sets.signatures import STUFF_GAPS
+from dinoskip.data.verdicts import DataVerdict
+from dinoskip.errors import ConfigError
+from dinoskip.pipeline.stages.inputs import OneDataset
+
+SHARED = Path(__file__).parents[4] / "shared"
+SIZE = (40, 48)
+
+
+def dataset(**settings: Any) -> Any:
+    return validate(OneDataset, RawConfig({"dataset": settings})).dataset
+
+
+def judged(label: str, splits: Sequence[str], **settings: Any) -> list[DataVerdict]:
+    config = dataset(**settings)
+    return label_verdicts("set", config, label, [open_labels(LABELS[label], config, split) for split in splits])
+
+
+def stopping(found: Sequence[DataVerdict]) -> list[tuple[str, str]]:
+    """State and check of what stops a command."""
+    return [(one.state, one.check) for one in found if one.state != "said"]
+
+
+def save(path: Path, values: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path)
+
+
+def blocks(values: Sequence[int], seed: int) -> np.ndarray:
+    """A label map uint8 of ``SIZE``: squares of 8 pixels, each of one of these values, all of which occur."""
+    rows, columns = SIZE[0] // 8, SIZE[1] // 8
+    drawn = np.resize(np.random.default_rng(seed).permutation(values), rows * columns).reshape(rows, columns)
+    return np.kron(drawn, np.ones((8, 8))).astype(np.uint8)
+
+
+@pytest.fixture
+def masks(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a set of kind ``masks``: classes and the label map of every image."""
+
+    def make(classes: str, maps: Sequence[np.ndarray]) -> Path:
+        for number, values in enumerate(maps):
+            save(tmp_path / f"images/train/{number}.jpg", np.zeros((*values.shape[:2], 3), np.uint8))
+            save(tmp_path / f"masks/train/{number}.png", values)
+        (tmp_path / "classes.txt").write_text("\n".join(classes.split()))
+        return tmp_path
+
+    return make
+
+
+# --- own masks -------------------------------------------------------------------------------------------
+
+
+def test_masks_of_0_and_255_are_refused_and_read_by_their_setting(masks: Callable[..., Path]) -> None:
+    root = masks("background object", [blocks([0, 255], seed) for seed in range(3)])
+    (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert (one.state, one.check, one.by) == ("refused", "masks-0-255", "data")
+    assert "values=[0,255]" in one.remedy
+    assert not judged("segmentation", ["train"], kind="masks", root=str(root), values=[0, 255])
+    opened = open_labels(LABELS["segmentation"], dataset(kind="masks", root=str(root), values=[0, 255]), "train")
+    assert np.unique(opened.label(0)).tolist() == [0, 1]
+
+
+def test_a_value_for_each_class(masks: Callable[..., Path]) -> None:
+    root = masks("a b c", [blocks([0, 128, 255], seed) for seed in range(3)])
+    (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert (one.state, one.check) == ("refused", "foreign-values")
+    assert "3 of 3 masks" in one.text
+    assert "holds 128" in one.text
+    assert "values=[0,128,255]" in one.remedy
+    config = dataset(kind="masks", root=str(root), values=[0, 128, 255])
+    assert not judged("segmentation", ["train"], **config.model_dump())
+    assert np.unique(open_labels(LABELS["segmentation"], config, "train").label(0)).tolist() == [0, 1, 2]
+    with pytest.raises(ConfigError, match="values"):
+        open_labels(LABELS["segmentation"], dataset(kind="masks", root=str(root), values=[0, 255]), "train")
+
+
+def test_a_list_without_background_is_answered_with_first_value(masks: Callable[..., Path]) -> None:
+    root = masks("cat dog", [blocks([0, 1, 2], 0)])
+    (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert (one.state, one.check) == ("refused", "foreign-values")
+    assert "first_value=1" in one.remedy
+    assert not judged("segmentation", ["train"], kind="masks", root=str(root), first_value=1)
+
+
+def test_masks_in_colours_are_refused_before_anything_is_computed(masks: Callable[..., Path]) -> None:
+    root = masks("a b", [np.stack([blocks([0, 1], 0)] * 3, -1)] + [blocks([0, 1], seed) for seed in range(4)])
+    (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert (one.state, one.check) == ("refused", "unreadable-labels")
+    assert "1 of 5" in one.text
+    assert "masks/train/0.png" in one.text
+    assert not judged("segmentation", ["train"], kind="masks", root=str(root), skip_broken=True)
+
+
+def test_an_object_saved_as_void_is_doubtful_and_a_rim_is_not(masks: Callable[..., Path]) -> None:
+    thick, thin = np.zeros((200, 200), np.uint8), np.zeros((200, 200), np.uint8)
+    thick[20:90, 20:90] = thin[20:90, 20:90] = 1
+    thick[120:180, 120:180] = 255
+    thin[18:20, 18:90] = 255
+    root = masks("background cat dog", [thick] * 5)
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "thick-void")]
+    assert "dog" in found[0].text
+    masks("background cat dog", [thin] * 5)
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_classes_that_no_mask_has_are_named_and_stop_nothing(masks: Callable[..., Path]) -> None:
+    root = masks("sky tree road", [blocks([0, 2], seed) for seed in range(6)])
+    (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert (one.state, one.check) == ("said", "never-seen")
+    assert one.text.endswith("1 of the 3 classes: tree")
+
+
+def test_one_class_alone_is_doubtful(masks: Callable[..., Path]) -> None:
+    root = masks("sky tree", [blocks([0], 0)] * 5)
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "one-class")]
+    assert "tree" in found[0].text
+
+
+def test_much_void_is_doubtful(masks: Callable[..., Path]) -> None:
+    root = masks("a b", [blocks([0, 1, 255, 255], seed) for seed in range(5)])
+    assert stopping(judged("segmentation", ["train"], kind="masks", root=str(root))) == [("doubtful", "void-share")]
+
+
+def test_counts_are_of_all_files_and_known_again_by_size_and_time(masks: Callable[..., Path]) -> None:
+    root = masks("a b", [blocks([0, 1], seed) for seed in range(3)])
+    opened = open_labels(LABELS["segmentation"], dataset(kind="masks", root=str(root)), "train")
+    counts = label_values("segmentation", opened)
+    assert (counts.read, counts.total, counts.files[:3]) == (3, 3, (3, 3, 0))
+    assert sum(counts.pixels) == 3 * SIZE[0] * SIZE[1]
+    assert type(counts).of_plain(counts.plain()) == counts
+    assert (counts + counts).files[:2] == (6, 6)
+    before = fingerprint("segmentation", opened)
+    assert fingerprint("segmentation", opened) == before
+    save(root / "masks/train/1.png", blocks([0], 0))
+    assert fingerprint("segmentation", opened) != before
+
+
+# --- published numberings --------------------------------------------------------------------------------
+
+
+def ade(root: Path, maps: Sequence[np.ndarray]) -> str:
+    for number, values in enumerate(maps):
+        save(root / f"images/training/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(root / f"annotations/training/{number}.png", values)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 1, 5, 150], []),
+        ([255, 0, 4, 149], [("refused", "ade20k-numbering")]),
+        ([254, 0, 4, 149], [("refused", "ade20k-numbering")]),
+        ([1, 5, 150], [("doubtful", "ade20k-numbering")]),
+        ([0, 5, 200], [("refused", "foreign-values")]),
+    ],
+)
+def test_ade20k_reduced_already(tmp_path: Path, values: list[int], expected: list) -> None:
+    root = ade(tmp_path, [blocks(values, seed) for seed in range(5)])
+    found = judged("segmentation", ["train"], kind="ade20k", root=root)
+    assert stopping(found) == expected
+    if {254, 255} & set(values):
+        assert "numbering=reduced" in found[0].remedy
+        config = dataset(kind="ade20k", root=root, numbering="reduced")
+        assert not stopping(judged("segmentation", ["train"], **config.model_dump()))
+        label = open_labels(LABELS["segmentation"], config, "train").label(0)
+        assert np.unique(label).tolist() == [0, 4, 149, 255]
+    elif 150 in values:
+        again = judged("segmentation", ["train"], kind="ade20k", root=root, numbering="reduced")
+        assert stopping(again) == [("refused", "ade20k-numbering")]
+
+
+def test_ade20k_reduced_with_other_kept_as_0_is_seen_by_where_skies_and_floors_lie(tmp_path: Path) -> None:
+    sky, tree, floor = (ADE20K_CLASSES.index(name) + 1 for name in ("sky", "tree", "floor"))
+    right = np.repeat([0, sky, sky, tree, 0, floor, floor, 0], 5)[:, None] * np.ones((1, SIZE[1]), int)
+    for lowered, expected in ((0, []), (1, [("doubtful", "ade20k-shifted")])):
+        maps = [np.maximum(right - lowered, 0).astype(np.uint8)] * 10
+        found = judged("segmentation", ["train"], kind="ade20k", root=ade(tmp_path, maps))
+        assert stopping(found) == expected
+        assert all("raised by 1" in one.text for one in found if one.state == "doubtful")
+
+
+USED = [value for value, name in enumerate(STUFF_CLASSES) if name not in NEVER_USED]
+
+
+def test_the_gaps_of_coco_stuff_are_its_unused_classes() -> None:
+    assert {value for value, name in enumerate(STUFF_CLASSES) if name in NEVER_USED} == STUFF_GAPS
+
+
+@pytest.mark.parametrize("classes", ["171", "182", "27", "15"])
+@pytest.mark.parametrize("numbering", ["published", "ids", "train_ids"])
+def test_coco_stuff_in_other_numberings(tmp_path: Path, numbering: str, classes: str) -> None:
+    rng = np.random.default_rng(0)
+    right = [np.array([255, *rng.choice(USED, 20, replace=False)]) for _ in range(12)]
+    for number, values in enumerate(right):
+        drawn = {
+            "published": values,
+            "ids": np.where(values == 255, 0, values + 1),
+            "train_ids": np.array([255 if value == 255 else USED.index(value) for value in values]),
+        }[numbering]
+        save(tmp_path / f"train2017/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / f"stuffthingmaps/train2017/{number}.png", blocks(drawn.tolist(), 0))
+    found = judged("segmentation", ["train"], kind="coco_stuff", root=str(tmp_path), classes=classes)
+    if numbering == "published":
+        assert not [one for one in found if one.check == "coco-stuff-numbering"]
+        return
+    assert stopping(found) == [("refused", "coco-stuff-numbering")]
+    assert f"numbering={numbering}" in found[0].remedy
+    config = dataset(kind="coco_stuff", root=str(tmp_path), classes="182", numbering=numbering)
+    label = open_labels(LABELS["segmentation"], config, "train").label(0)
+    assert np.unique(label).tolist() == sorted(right[0].tolist())
+    assert not [one for one in judged("segmentation", ["train"], **config.model_dump()) if one.state == "refused"]
+
+
+@pytest.mark.parametrize("ending", ["labelIds", "labelTrainIds"])
+@pytest.mark.parametrize("held", ["labelIds", "labelTrainIds"])
+def test_cityscapes_ids_and_train_ids(tmp_path: Path, ending: str, held: str) -> None:
+    for number in range(3):
+        save(tmp_path / f"leftImg8bit/train/x/{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+        values = [0, 7, 11, 21, 23, 26] if held == "labelIds" else [0, 2, 8, 10, 13, 255]
+        save(tmp_path / f"gtFine/train/x/{number}_gtFine_{ending}.png", blocks(values, number))
+    found = judged("segmentation", ["train"], kind="cityscapes", root=str(tmp_path))
+    assert stopping(found) == ([] if ending == held else [("refused", "cityscapes-numbering")])
+
+
+def voc(root: Path, shift: int, *, background: bool = True) -> str:
+    """Masks whose values are those of the boxes' classes and ``shift``."""
+    names = ("cat", "dog", "horse", "sheep", "sofa", "bus")
+    numbers = {"cat": 8, "dog": 12, "horse": 13, "sheep": 17, "sofa": 18, "bus": 6}
+    for number, name in enumerate(names):
+        values = np.full(SIZE, 0 if background else 255, np.uint8)
+        values[5:20, 5:20] = numbers[name] + shift
+        save(root / f"JPEGImages/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(root / f"SegmentationClass/{number}.png", values)
+        (root / "Annotations").mkdir(exist_ok=True)
+        box = "<bndbox><xmin>5</xmin><ymin>5</ymin><xmax>20</xmax><ymax>20</ymax></bndbox>"
+        (root / f"Annotations/{number}.xml").write_text(
+            f"<annotation><object><name>{name}</name>{box}</object></annotation>"
+        )
+    (root / "ImageSets/Segmentation").mkdir(parents=True, exist_ok=True)
+    (root / "ImageSets/Segmentation/train.txt").write_text("".join(f"{number}\n" for number in range(len(names))))
+    return str(root)
+
+
+def test_voc_masks_are_compared_with_their_boxes(tmp_path: Path) -> None:
+    assert not stopping(judged("segmentation", ["train"], kind="voc", root=voc(tmp_path, 0)))
+    for shift in (1, -1):
+        found = judged("segmentation", ["train"], kind="voc", root=voc(tmp_path, shift))
+        assert stopping(found) == [("refused", "voc-numbering")]
+        assert "6 of 6" in found[0].text
+
+
+def test_voc_masks_without_background_are_doubtful(tmp_path: Path) -> None:
+    found = judged("segmentation", ["train"], kind="voc", root=voc(tmp_path, 0, background=False))
+    assert ("doubtful", "void-share") in stopping(found)
+
+
+def test_davis_2016(tmp_path: Path) -> None:
+    for number in range(4):
+        save(tmp_path / f"JPEGImages/480p/bear/{number:05}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / f"Annotations/480p/bear/{number:05}.png", blocks([0, 255], number))
+    (tmp_path / "ImageSets/2017").mkdir(parents=True)
+    (tmp_path / "ImageSets/2017/val.txt").write_text("bear\n")
+    found = judged("video", ["val"], kind="davis", root=str(tmp_path))
+    assert stopping(found) == [("refused", "davis-numbering")]
+    assert "numbering=2016" in found[0].remedy
+    config = dataset(kind="davis", root=str(tmp_path), numbering="2016")
+    assert not judged("video", ["val"], **config.model_dump())
+    assert np.unique(open_labels(LABELS["video"], config, "val").label(0)).tolist() == [0, 1]
+
+
+# --- depth and classes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [1000, 5000, 256])
+@pytest.mark.parametrize("declared", [1000, 5000, 256])
+def test_metres_against_what_a_sensor_sees(tmp_path: Path, written: int, declared: int) -> None:
+    metres = np.linspace(0.9, 4.1, SIZE[0] * SIZE[1]).reshape(SIZE)
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    save(tmp_path / "d.png", np.rint(metres * written).astype(np.uint16))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    found = judged("depth", ["train"], kind="nyu", root=str(tmp_path), per_metre=declared)
+    assert stopping(found) == ([] if written == declared else [("refused", "depth-scale")])
+    if found:
+        assert f"per_metre={written} " in found[0].remedy
+    opened = open_labels(LABELS["depth"], dataset(kind="nyu", root=str(tmp_path), per_metre=written), "train")
+    assert np.abs(opened.depth(0) - metres).max() < 0.01
+
+
+def test_depth_that_is_no_room_in_any_unit_is_doubtful(tmp_path: Path) -> None:
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    for value in (0, 3):
+        save(tmp_path / "d.png", np.full(SIZE, value, np.uint16))
+        found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
+        assert stopping(found) == [("doubtful", "depth-scale")]
+
+
+def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
+    for number in range(10):
+        for name in ("cat", "dog"):
+            save(tmp_path / f"train/{name}/{number}.png", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / f"val/cat/{number}.png", np.zeros((*SIZE, 3), np.uint8))
+    assert stopping(judged("classes", ["val"], kind="folder", root=str(tmp_path))) == [("doubtful", "one-class")]
+    save(tmp_path / "val/dog/0.png", np.zeros((*SIZE, 3), np.uint8))
+    assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
+
+
+# --- right sets ------------------------------------------------------------------------------------------
+
+REAL: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("segmentation", ("train", "val"), {"kind": "voc", "root": "voc_mini/VOCdevkit"}),
+    ("segmentation", ("trainaug",), {"kind": "voc", "root": "voc_mini/VOCdevkit"}),
+    ("classes", ("train", "val"), {"kind": "voc", "root": "voc_mini/VOCdevkit"}),
+    ("segmentation", ("train", "val"), {"kind": "ade20k", "root": "ade_mini"}),
+    ("segmentation", ("train", "val"), {"kind": "ade20k", "root": "ade_mini_derived"}),
+    *(
+        ("segmentation", ("train", "val"), {"kind": "coco_stuff", "root": "coco_mini", "classes": classes})
+        for classes in ("171", "182", "27", "15")
+    ),
+    ("classes", ("train", "val"), {"kind": "folder", "root": "imagenette_mini"}),
+]
+
+
+@pytest.mark.parametrize(("label", "splits", "settings"), REAL)
+def test_real_samples_are_right(label: str, splits: tuple[str, ...], settings: dict[str, Any]) -> None:
+    root = SHARED / "data" / settings["root"]
+    if not root.is_dir():
+        pytest.skip("../shared/data is absent")
+    assert not stopping(judged(label, splits, **{**settings, "root": str(root)}))
+
+
+@pytest.mark.parametrize("kind", ["scenes", "rooms", "scenes_video", "scenes_pairs"])
+def test_composed_sets_are_right(tmp_path: Path, kind: str) -> None:
+    small = {"scenes": {"images": 8}, "rooms": {"images": 8, "size": 64}, "scenes_video": {"videos": 2, "frames": 4}}
+    config = dataset(kind=kind, **small.get(kind, {"classes": 2, "objects": 1, "views": 2, "size": 64}))
+    root = config.generate(tmp_path / "set")
+    for label, split, _ in config.checked_splits(root):
+        if label in COUNTED:
+            opened = open_labels(LABELS[label], config, split, root)
+            assert not stopping(label_verdicts("set", config, label, [opened]))
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "check"),
+    [
+        ("masks_0_and_255", "masks", ("refused", "masks-0-255")),
+        ("ade20k_already_reduced", "ade20k", ("refused", "ade20k-numbering")),
+        ("class_never_seen", "masks", ("doubtful", "one-class")),
+    ],
+)
+def test_cases(case: str, kind: str, check: tuple[str, str]) -> None:
+    root = SHARED / "cases" / case
+    if not root.is_dir():
+        pytest.skip("../shared/cases is absent")
+    assert stopping(judged("segmentation", ["train", "val"], kind=kind, root=str(root))) == [check]
