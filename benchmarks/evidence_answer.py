@@ -177,7 +177,7 @@ def short_answer(every: Sequence[Reading], sources: Sources, dial_page: str = "d
     word = verdict(of_task(every, DISCOVERY))
     texts = [
         f"{sentence(every, SEGMENTATION)} In the reading fixed before the first run (block outputs, mean of blocks 5 "
-        f"to 12): {values(fixed[SEGMENTATION])}. {_against(sources.rows, PRIMARY[0])}",
+        f"to 12): {values(fixed[SEGMENTATION])}. {_against(sources.rows, PRIMARY[0])} {_segmentation_rates(sources)}",
         f"**{TITLES[DISCOVERY]}: {word}.** In the reading fixed before the first run (keys, mean of blocks 5 to 12): "
         f"{values(fixed[DISCOVERY], unsure.turned)} points of {METRICS[DISCOVERY]}. "
         f"{_against(sources.rows, PRIMARY[1])} {_own_best(every, unsure)} {_other_study(sources.dial, dial_page)}",
@@ -186,14 +186,21 @@ def short_answer(every: Sequence[Reading], sources: Sources, dial_page: str = "d
     return [text.strip() for text in texts if text]
 
 
+def _segmentation_rates(sources: Sources) -> str:
+    """Return what is not known of mIoU because learning rates differ; empty if they do not."""
+    best = chosen_rates(sources.rates)
+    differ = {"skip", "mixing"} <= set(best) and best["skip"] != best["mixing"]
+    return "Learning rates differ too, and mIoU at exchanged rates was not measured." if differ else ""
+
+
 def _against(rows: Rows, measure: Measure) -> str:
-    """Return which networks are above, level with and below the best baseline without a network."""
+    """Return which networks are above, undecided against and below the best baseline without a network."""
     if (found := baselines(rows, measure)) is None:
         return ""
     name, height, leads = found
     parts = [
         f"{words} {', '.join(f'*{label(network)}* ({_mean(leads[network])})' for network in some)}"
-        for sign, words in ((1, "above it"), (0, "level with it"), (-1, "below it"))
+        for sign, words in ((1, "above it"), (0, "undecided against it"), (-1, "below it"))
         if (some := [network for network, lead in leads.items() if lead.sign == sign])
     ]
     return (
@@ -230,17 +237,21 @@ def _other_study(dial: Rows, link: str) -> str:
 def leading(leads: Mapping[str, Paired]) -> str:
     """Return which networks of a study lead over *skip*."""
     ahead = [f"*{label(name)}*" for name, lead in leads.items() if lead.sign > 0]
-    return f"{', '.join(ahead)} lead{'s' if len(ahead) == 1 else ''}" if ahead else "no network without skips leads"
+    if ahead:
+        return f"{', '.join(ahead)} lead{'s' if len(ahead) == 1 else ''}"
+    behind = sum(lead.sign < 0 for lead in leads.values())
+    return f"no network without skips leads and {behind} of {len(leads)} trail"
 
 
 @dataclass(frozen=True)
 class SameRate:
-    """CorLoc in blocks 5 to 12 on the other scenes, means over seeds: *skip* at two rates, *mixing* at its own."""
+    """CorLoc in blocks 5 to 12 on the other scenes, means over seeds: *skip* and *mixing* at each other's rate."""
 
     seeds: int
     skip: float
     skip_at_its_own: float
     mixing: float
+    mixing_at_the_other: float | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -263,7 +274,10 @@ def same_rate(sources: Sources, measure: str) -> SameRate | None:
     if not at_rate or not own["skip"] or not own["mixing"]:
         return None
     late = [statistics.mean(map(mean_of_late_blocks, by.values())) for by in (at_rate, own["skip"], own["mixing"])]
-    return SameRate(len(at_rate), *late)
+    other = chosen_rates(sources.rates).get("skip")
+    exchanged = at_last_epoch(sources.epochs, measure).get(("mixing", f"{other:g}"), {}) if other else {}
+    turned = statistics.mean(map(mean_of_late_blocks, exchanged.values())) if exchanged else None
+    return SameRate(len(at_rate), *late, turned)
 
 
 def learning_rates(sources: Sources) -> str:
@@ -278,11 +292,13 @@ def learning_rates(sources: Sources) -> str:
     keys = same_rate(sources, AS_IS)
     if keys is None:
         return f"**Learning rates differ.** {said} Neither was measured at the other's."
-    title = "The learning rate may explain *mixing*'s lead" if keys.is_closed else "Learning rates differ"
+    title = "The lead of *mixing* depends on the learning rate" if keys.is_closed else "Learning rates differ"
+    turned = keys.mixing_at_the_other
+    exchanged = "" if turned is None else f"; at *skip*'s rate *mixing* has {turned:.0f}"
     return (
         f"**{title}.** {said} At *mixing*'s rate ({keys.seeds} seeds, 100 other scenes, blocks 5 to 12) the keys of "
         f"*skip* have a CorLoc of {keys.skip:.0f} ({keys.skip_at_its_own:.0f} at its own), {keys.relation} *mixing* "
-        f"({keys.mixing:.0f}); mIoU at exchanged rates was not measured."
+        f"({keys.mixing:.0f}){exchanged}."
     )
 
 

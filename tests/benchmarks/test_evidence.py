@@ -174,10 +174,10 @@ def test_baselines_are_named_by_the_side_on_which_a_network_is() -> None:
     assert "above it *skip*" in before[0]
     assert "below it *mixing*" in before[0]
     assert "above it *mixing*" in before[1]
-    assert "level with it *annealed*" in before[1]
+    assert "undecided against it *annealed*" in before[1]
     turned = answer(replace(sources, rows=lowered(sources.rows, "tokencut", "mixing", 60)))[1]
     assert "above it" not in turned
-    assert "level with it *annealed*" in turned
+    assert "undecided against it *annealed*" in turned
     assert "below it *skip*" in turned
 
 
@@ -203,14 +203,14 @@ def test_the_other_study_turns_the_answer() -> None:
 
 def test_the_learning_rate_may_explain_a_lead_that_closes_at_one_rate() -> None:
     sources = evidence.sources()
-    assert "may explain" in learning_rates(sources)
+    assert "depends on the learning rate" in learning_rates(sources)
     assert "within 10 points of" in learning_rates(sources)
     falls = [
         {**row, **{str(block): "20" for block in range(5, 13)}} if row["measure"] == AS_IS else row
         for row in sources.epochs
     ]
     fallen = learning_rates(replace(sources, epochs=falls))
-    assert "may explain" not in fallen
+    assert "depends on the learning rate" not in fallen
     assert "CorLoc of 20 (22 at its own), below *mixing* (69)" in fallen
     assert "Neither was measured" in learning_rates(replace(sources, epochs=[]))
     assert learning_rates(replace(sources, rates=[])) == ""
