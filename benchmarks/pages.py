@@ -17,7 +17,14 @@ from dinoskip.files import read_json, write_bytes, write_text
 from dinoskip.results import EvalResult
 from visualize.figures.drawing import write_figure
 
-_KINDS = {name: (*get_args(kind), kind)[0] for name, kind in get_type_hints(EvalResult).items()}
+
+def _type_of(hint: Any) -> type:
+    """The type of a field of rows: of one that may be None the other, of words the text's."""
+    first = (*get_args(hint), hint)[0]
+    return first if isinstance(first, type) else type(first)
+
+
+_KINDS = {name: _type_of(hint) for name, hint in get_type_hints(EvalResult).items()}
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

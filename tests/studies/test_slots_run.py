@@ -12,7 +12,7 @@ from studies import slots_run
 from studies.slots_run import Deadline, Piece, Progress, age, limited, run_pieces
 
 
-def piece(name: str, code: str, limit: float = 60.0, least: float = 0.0) -> Piece:
+def piece(name: str, code: str, limit: float = 600.0, least: float = 0.0) -> Piece:
     return Piece(name, ("-c", code), limit, least, f"what {name} makes")
 
 

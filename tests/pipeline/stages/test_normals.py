@@ -29,7 +29,9 @@ def test_a_node_reads_the_weights_and_the_composed_rooms(tmp_path: Path) -> None
         load_study(tmp_path / "tiny.yaml", ["evaluate.normals.datasets=[scenes]"])
 
 
-def test_the_command_on_the_files_of_probe3d(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_on_the_files_of_probe3d(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "geonet").mkdir()
     (tmp_path / "test").mkdir()
     for number in range(4):
@@ -40,7 +42,8 @@ def test_the_command_on_the_files_of_probe3d(tmp_path: Path, capsys: pytest.Capt
             np.savez(stream, image=room.image, normals=room.normals, depth=room.depth)
     code = main([
         "normals", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
-        "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu", "evaluate.normals.epochs=1",
+        "--data", str(tmp_path), "--out", str(tmp_path_factory.mktemp("out")), "--device", "cpu",
+        "evaluate.normals.epochs=1",
     ])  # fmt: skip
     shown = capsys.readouterr()
     assert code == 0, shown.err
