@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -222,10 +222,10 @@ class ByName:
     key: str
     made: Callable[[type[BaseModel]], type[BaseModel]] = lambda kind: kind
 
-    def classes(self, own: Sequence[type[BaseModel]] = ()) -> list[type[BaseModel]]:
-        """The classes of all plug-ins; ``own`` are ours, whose names no plug-in may have."""
-        table = Table(self.group, {str(_name_of(one)): one for one in own}, self.kind)
-        return [self.made(table[name]) for name in table if name not in table.own]
+    def classes(self) -> list[type[BaseModel]]:
+        """The classes of all plug-ins."""
+        added: Table[type[BaseModel]] = Table(self.group, {}, self.kind)
+        return [self.made(part) for part in added.values()]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate and dump by the class of the plug-in that a value names, if it names one."""
