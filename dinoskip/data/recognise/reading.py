@@ -79,9 +79,14 @@ class FolderReading:
         return MappingProxyType(dict([kind, ("root", str(self.root / place if place else self.root)), *rest]))
 
     @property
+    def has_rest(self) -> bool:
+        """Whether something beside label maps was left out, or is to be said otherwise."""
+        return bool(self.others or self.passed or self.notes)
+
+    @property
     def noteworthy(self) -> bool:
         """Whether something was left out, or is to be said otherwise."""
-        return bool(self.maps or self.others or self.passed or self.notes)
+        return bool(self.maps) or self.has_rest
 
     @property
     def line(self) -> str:

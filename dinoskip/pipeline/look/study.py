@@ -71,8 +71,8 @@ def _of_kind(root: Path, kind: str) -> dict[str, Any]:
 def _recognised(root: Path) -> dict[str, Any]:
     """Settings of the data set that lies in a folder; what is taken of it and left is said in a line."""
     reading = recognise(root)
-    left = reading.others or reading.passed or reading.notes  # its label maps are read as labels
-    say(root, reading.line, noteworthy=bool(left) if reading.settings else reading.noteworthy)
+    # label maps of a set whose labels are read are not left out
+    say(root, reading.line, noteworthy=reading.has_rest if reading.settings else reading.noteworthy)
     return dict(reading.settings or {"kind": "images", "root": str(root)})
 
 
