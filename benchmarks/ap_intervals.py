@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from benchmarks.pages import markdown_table
-from dinoskip.average_precision import (
+from dinoskip.results.average_precision import (
     MatchedDetections,
     average_precision,
     matched_detections,
@@ -28,10 +28,10 @@ from dinoskip.average_precision import (
     mixed,
     weighted_average_precision,
 )
-from dinoskip.environment import machine
-from dinoskip.estimates import difference, estimate
-from dinoskip.randomness import numpy_rng
-from dinoskip.statistics import ENDS, interval
+from dinoskip.results.estimates import difference, estimate
+from dinoskip.results.statistics import ENDS, interval
+from dinoskip.runtime.environment import machine
+from dinoskip.runtime.randomness import numpy_rng
 
 F64 = NDArray[np.float64]
 OVERLAPS = np.linspace(0.5, 0.95, 10)[:, None]

@@ -49,7 +49,7 @@ def work(blocks: int, dim: int, threads: int) -> dict[str, Callable[[], object]]
 
 def serve(args: argparse.Namespace) -> None:
     """One way: say the mode, then answer each line, the number of an operation, with its seconds."""
-    from dinoskip.arithmetic import arithmetic
+    from dinoskip.runtime.arithmetic import arithmetic
 
     operations = work(args.blocks, args.dim, args.threads)
     for operation in operations.values():

@@ -13,7 +13,7 @@ import torch
 from benchmarks.measuring import least_seconds
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.models import create_model
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 class Noise:

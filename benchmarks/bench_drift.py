@@ -22,15 +22,16 @@ import torch
 
 from benchmarks.pages import markdown_table
 from benchmarks.real_size import CASES, Case
-from dinoskip.config import RawConfig
-from dinoskip.environment import machine
 from dinoskip.models import load_backbone
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.stages.settings import TaskSettings
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results import EvalResult, Precision, rows_in
-from dinoskip.tasks import task
+from dinoskip.results.rows import EvalResult, rows_in
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.runtime.environment import machine
+from dinoskip.settings.config import RawConfig
+from dinoskip.settings.tasks import task
 
 Key = tuple[str, ...]
 MORE = (

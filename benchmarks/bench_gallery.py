@@ -24,7 +24,7 @@ from PIL import Image
 from skimage import data as photographs
 
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from visualize.colours import PcaViews, pca_views
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
 from visualize.gallery.scores import best_iou, image_scores, mean_cosine

@@ -16,7 +16,7 @@ from benchmarks.measuring import least_seconds, seconds
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.init.config import ConditionedInit, Init, MimeticInit, ResidualFreeInit, SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def by_svd(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:

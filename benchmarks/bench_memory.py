@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.bench_scoring import regions
 from benchmarks.measuring import anonymous, peak
-from dinoskip.environment import memory_limit
+from dinoskip.runtime.environment import memory_limit
 from eval.labelled import LabelledTokens
 from eval.probe import fit_probes
 

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from benchmarks.bench_step import DEVICE, GPU, SameViews, seconds
 from dinoskip.data.correspondence import Correspondence
 from dinoskip.data.masks import BlockMasks, VisiblePatches
-from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import update_center, update_teacher
 from dinoskip.training.gradients import clip_each_, gradient_norms, gradients_of

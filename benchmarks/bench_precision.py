@@ -1,8 +1,8 @@
 """A training step of a ViT in bfloat16 on a CPU, one thread: ``python -m benchmarks.bench_precision``.
 
-Claim (dinoskip/precision.py): of a small network with 37 tokens torch's autocast alone makes a step no faster than in
-float32, because attention goes back slowly in bfloat16; with attention in float32 it is, on a processor with AMX.
-"""
+Claim (dinoskip/runtime/precision.py): of a small network with 37 tokens torch's autocast alone makes a step no faster
+than in float32, because attention goes back slowly in bfloat16; with attention in float32 it is, on a processor with
+AMX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from dinoskip.models import create_model
-from dinoskip.precision import bf16_autocast
+from dinoskip.runtime.precision import bf16_autocast
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 The baseline is written here as facebookresearch/dino works: crops grouped by size, attention as plain products, the
 loss as a double loop over teacher and student views, Python loops over parameters for the clip (a host sync each) and
 the EMA, on a GPU float16 autocast with a gradient scaler. Ours is what `dinoskip pretrain` runs: on a GPU bfloat16
-autocast and compiled backbones. Printed: images a second, operations (dinoskip/flops.py) and their share of the
-machine's own matmul rate, measured here (bfloat16 on a GPU, float32 on a CPU), and time and peak memory of the loss
+autocast and compiled backbones. Printed: images a second, operations (dinoskip/settings/flops.py) and their share of
+the machine's own matmul rate, measured here (bfloat16 on a GPU, float32 on a CPU), and time and peak memory of the loss
 alone. On a CPU everything is one thread and its CPU time, so that other processes count little. Without arguments:
 ViT-S/16, 2 x 224 + 8 x 96 pixels, batch 64, K 65,536 on a GPU; a small size on a CPU.
 
@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World
-from dinoskip.environment import matmul_gflops
 from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.pipeline.estimate.costs import image_flops
+from dinoskip.runtime.distributed import World
+from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DINO, dino_loss, update_center, update_teacher
 from dinoskip.training.gradients import clip_each_, gradients_of

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from dinoskip.cores import available_cores
 from dinoskip.features.npy_files import contents, locate_array
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.writer import StoreWriter, prepare
-from dinoskip.files import verify_manifest
+from dinoskip.io.files import verify_manifest
+from dinoskip.runtime.cores import available_cores
 
 TOKENS, WIDTH, BLOCKS, BATCH = 196, 384, 12, 64  # ViT-S/16 at 224 pixels; images of a batch
 

@@ -27,9 +27,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from benchmarks.measuring import compare, seconds
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import load_backbone
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from eval.tokencut.cut import Grid, TokenCut, component_of, tokencut
 from eval.tokencut.eigenvector import DENSE_TOKENS, cut_vectors
 from eval.tokencut.graph import build_graphs, normalise, similarities, symmetric_product

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from dinoskip.console import table
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
+from dinoskip.runtime.console import table
 from eval.correspondence import CorrespondenceConfig, Matcher, Placement
 from eval.video import PropagationRule, first_masks, hard_labels, propagate, unit_tokens
 

@@ -37,8 +37,8 @@ from benchmarks.measuring import largest, peak
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform
 from dinoskip.models import Backbone, create_model
 from dinoskip.models.backbone import LayerFeatures
-from dinoskip.records import read_records
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.records import read_records
+from dinoskip.settings.tasks import TaskInputs
 from eval.tokencut import TokenCutConfig, tokencut
 from eval.tokencut.store import ImageAtBlocks, ImageCuts
 from visualize.comparison import Scores

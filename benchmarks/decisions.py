@@ -35,11 +35,11 @@ import numpy as np
 from benchmarks.made_up import ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import CLASSES, miou_lines, miou_table
 from benchmarks.pages import markdown_table
-from dinoskip.environment import describe
-from dinoskip.estimates import least_gap
-from dinoskip.files import write_text
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.io.files import write_text
+from dinoskip.results.estimates import least_gap
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.environment import describe
 from visualize.comparison import Scores
 from visualize.paper.claims import Comparison, claims
 from visualize.paper.compare import ComparedStudy
@@ -224,7 +224,7 @@ def rates_tables(pages: int, samples: int, jobs: int = 1) -> list[str]:
 
 
 def power_table() -> list[str]:
-    """The smallest gaps that are likely to be decided (:func:`dinoskip.estimates.least_gap`)."""
+    """The smallest gaps that are likely to be decided (:func:`dinoskip.results.estimates.least_gap`)."""
     lines = [[str(count), *(f"{least_gap(seeds, count):.1f}" for seeds in (2, 3, 4, 5, 10))] for count in (1, 8, 24)]
     head = ("comparisons of the page", *(f"{seeds} seeds" for seeds in (2, 3, 4, 5, 10)))
     text = "The gap that is decided with a probability of 80 %, in standard deviations over seeds, of many images:"

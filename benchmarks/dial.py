@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.pages import folded, read_csv, result_row, stage_seconds
 from dinoskip.decisions.comparing import BETTER, HIGHER, LOWER, ONE_EACH, WORSE
 from dinoskip.decisions.wording import points, signed
-from dinoskip.files import read_json, write_bytes, write_text
-from dinoskip.results import EvalResult, read_rows, rows_csv
+from dinoskip.io.files import read_json, write_bytes, write_text
+from dinoskip.results.rows import EvalResult, read_rows, rows_csv
 from visualize.comparison import Scores
 from visualize.paper.published import SKIP
 from visualize.report.answer import Answer, AnswerLine, answers
@@ -233,7 +233,7 @@ def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes,
     import numpy as np
     import torch
 
-    from dinoskip.images import read_image
+    from dinoskip.io.images import read_image
     from dinoskip.models import load_backbone
     from visualize.pca import PatchPCA, procrustes, to_rgb
     from visualize.rasters import nearest, png, sheet
@@ -272,8 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     from datetime import UTC, datetime
 
-    from dinoskip.environment import describe
-    from dinoskip.files import write_json
+    from dinoskip.io.files import write_json
+    from dinoskip.runtime.environment import describe
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     if given.what == "rows":

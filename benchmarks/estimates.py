@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.console import table
-from dinoskip.environment import machine
 from dinoskip.pipeline.progress import rates, work_of
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.runtime.console import table
+from dinoskip.runtime.environment import machine
 
 HEADER = ("stage", "count", "first of a kind", "seconds", "with an estimate", "estimated", "real / estimated", "range")
 

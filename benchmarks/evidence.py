@@ -24,10 +24,10 @@ from benchmarks.evidence_page import write_pages
 from benchmarks.evidence_rows import NETWORKS, SEEDS
 from benchmarks.late_blocks_page import EPOCHS
 from benchmarks.pages import read_csv, write_csv
-from dinoskip.console import log
-from dinoskip.environment import describe
-from dinoskip.files import read_json
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.io.files import read_json
+from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip.runtime.console import log
+from dinoskip.runtime.environment import describe
 
 RESULTS = Path("docs/results/evidence")
 CONFIGS = Path("configs/results")

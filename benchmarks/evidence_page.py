@@ -63,8 +63,8 @@ from benchmarks.evidence_rows import (
     runs_of,
 )
 from benchmarks.pages import folded, markdown_table
-from dinoskip.files import sha256_file, write_text
-from dinoskip.statistics import holm
+from dinoskip.io.files import sha256_file, write_text
+from dinoskip.results.statistics import holm
 
 CONFIGS = tuple(Path(f"configs/results/evidence{part}.yaml") for part in ("", "_double", "_rates"))
 LEVEL = 0.05

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from scipy.stats import t as student
 
-from dinoskip.statistics import SeedSummary, over_seeds
+from dinoskip.results.statistics import SeedSummary, over_seeds
 
 NETWORKS = {
     "skip": "with skips",

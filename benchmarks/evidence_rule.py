@@ -12,7 +12,7 @@ from benchmarks.evidence_answer import PRIMARY
 from benchmarks.evidence_page import LEVEL
 from benchmarks.evidence_rows import NETWORKS, SEEDS, Paired
 from benchmarks.pages import write_csv
-from dinoskip.statistics import holm
+from dinoskip.results.statistics import holm
 
 SPREAD = {"skip": (0.6, 7.4), "mixing": (0.4, 1.5), "annealed": (1.0, 5.0), "paper": (1.0, 5.0)}
 STUDIES = 4000

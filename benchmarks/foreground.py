@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.data import sets
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import load_backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.settings.config import RawConfig, validate
 from visualize.foreground import border_sign, count_outliers
 from visualize.pca import PatchPCA
 

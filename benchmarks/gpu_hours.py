@@ -1,6 +1,6 @@
 """GPU hours of a study's training, from its operations and a card's rate: ``python -m benchmarks.gpu_hours CONFIG``.
 
-Operations are counted in closed form (dinoskip/flops.py): matrix products of forward and backward passes, with
+Operations are counted in closed form (dinoskip/settings/flops.py): matrix products of forward and backward passes, with
 DINO the teacher's forward pass too. Hours = operations / (rate x utilisation). Rates that are known by name are the
 makers' dense bfloat16 figures; the utilisation is an assumption until `python -m benchmarks.bench_step` has measured
 it on the card. Epochs that variants share are counted for each of them; optimizer and evaluation are left out.

@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.pages import markdown_table
-from dinoskip.config import RawConfig, validate
 from dinoskip.data.label_values import LabelValues, label_values
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.signatures import judge
-from dinoskip.images import read_mask
+from dinoskip.io.images import read_mask
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.settings.config import RawConfig, validate
 
 Values = NDArray[np.int64]
 SIZES = (1, 5, 20)

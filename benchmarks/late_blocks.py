@@ -25,9 +25,9 @@ from benchmarks.late_blocks_page import add_rows, write_page
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.features.transform import Normalise, Transform, load_pixels
-from dinoskip.files import sha256_file
+from dinoskip.io.files import sha256_file
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.rank_collapse import effective_rank, token_cosine
+from dinoskip.models.rank_collapse import effective_rank, token_cosine
 from eval.discovery import is_hit
 from eval.tokencut.cut import TokenCuts, to_pixels, tokencut
 

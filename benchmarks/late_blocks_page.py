@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evidence_rows import NETWORKS, Paired, label
 from benchmarks.pages import folded, markdown_table, read_csv, replace_rows
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
 
 PAGE = Path("docs/results/late_blocks.md")
 ROWS = Path("docs/results/late_blocks/rows.csv")

@@ -22,9 +22,9 @@ import torch
 from benchmarks.late_blocks import Read, Scenes, by_position, corloc, cut, read, scenes, without_position
 from benchmarks.late_blocks_page import AS_IS, BLOCKS, COMPLETE, EPOCHS, OUT, PUBLISHED, SHARE, WITHOUT, write_page
 from benchmarks.pages import replace_rows
-from dinoskip.console import log
-from dinoskip.files import sha256_file
+from dinoskip.io.files import sha256_file
 from dinoskip.models import load_backbone
+from dinoskip.runtime.console import log
 
 CONFIG = "configs/results/evidence.yaml"
 EPOCH_COUNT = 6

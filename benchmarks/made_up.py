@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dinoskip.average_precision import matched_detections, mean_average_precision
-from dinoskip.records import RecordedRow
-from dinoskip.results import EvalResult
-from dinoskip.statistics import Interval, explained_interval
+from dinoskip.results.average_precision import matched_detections, mean_average_precision
+from dinoskip.results.records import RecordedRow
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import Interval, explained_interval
 from eval.rows import hits_row, mean_record, mean_rows, miou_row, percent_row, scored_rows
 
 F64 = NDArray[np.float64]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from benchmarks.pages import markdown_table
-from dinoskip.estimates import difference, estimate
-from dinoskip.statistics import interval, score
+from dinoskip.results.estimates import difference, estimate
+from dinoskip.results.statistics import interval, score
 
 F64 = NDArray[np.float64]
 CLASSES = (21, 60, 150)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dinoskip.errors import DinoskipError
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import LevelBackbone, adapter_for
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 TIMM = (
     "vit_small_patch16_224", "deit3_small_patch16_224", "eva02_tiny_patch14_224", "beit_base_patch16_224", "resnet50",

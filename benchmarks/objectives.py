@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import cost_line, draw_beside, markdown_table, stage_seconds
-from dinoskip.estimates import Estimate, Judgement, decided, judged, known
-from dinoskip.files import read_json, write_text
-from dinoskip.results import EvalResult, best_by_heldout, read_rows
+from dinoskip.io.files import read_json, write_text
+from dinoskip.results.estimates import Estimate, Judgement, decided, judged, known
+from dinoskip.results.rows import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
 from visualize.report.answer import BETTER, UNDECIDED, WORSE
 from visualize.tables import mean_deviation

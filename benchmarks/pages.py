@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from dinoskip.files import read_json, write_bytes, write_text
-from dinoskip.results import EvalResult
+from dinoskip.io.files import read_json, write_bytes, write_text
+from dinoskip.results.rows import EvalResult
 from visualize.figures.drawing import write_figure
 
 
@@ -60,7 +60,7 @@ def replace_rows(
 
 
 def result_row(entry: Mapping[str, str]) -> EvalResult:
-    """A line of :func:`dinoskip.results.rows_csv`, perhaps an older one's; nan without a value.
+    """A line of :func:`dinoskip.results.rows.rows_csv`, perhaps an older one's; nan without a value.
 
     Raises TypeError for a line without a column that it needs, ValueError for one that is no number.
     """
@@ -90,7 +90,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 def cost_line(seconds: float, machine: Mapping[str, str], ended: float) -> str:
-    """Core-hours of runs of one thread, the machine (:func:`dinoskip.environment.describe`) and the day they ended."""
+    """Core-hours of runs of one thread, the machine (:func:`dinoskip.runtime.environment.describe`) and the day they
+    ended."""
     day = datetime.fromtimestamp(ended, UTC).date()
     where = f"{machine['cores']} cores, {machine['memory']}, torch {machine['torch']}, Python {machine['python']}"
     return f"{seconds / 3600:.1f} core-hours, {where}, {day}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, PUBLISHED, PublishedNumber
 from visualize.rows import StudyVariant

@@ -6,8 +6,8 @@ docs/report.md has a part; with ``--all`` every comparison.
 ``python -m benchmarks.paper_claims --study NAME ROWS.csv ... [--study NAME ROWS.csv ...]`` reads result rows, which
 name a network LABEL-OPTIMIZER-sSEED, and prints a verdict a claim: those of one study are pooled. LABEL is ``skip``,
 ``default``, ``paper`` (skipless networks), or any other skipless start, which is judged in the paper's place.
-Networks with two or more seeds are compared by the report's rule (:mod:`dinoskip.estimates`), Holm-corrected for all
-comparisons. docs/results/claims.md was made so.
+Networks with two or more seeds are compared by the report's rule (:mod:`dinoskip.results.estimates`), Holm-corrected
+for all comparisons. docs/results/claims.md was made so.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
 from dinoskip.decisions.comparing import compared_pair
 from dinoskip.decisions.wording import signed
 from dinoskip.errors import DataError, DinoskipError
-from dinoskip.estimates import SIGNIFICANT
-from dinoskip.results import EvalResult
-from dinoskip.statistics import holm
+from dinoskip.results.estimates import SIGNIFICANT
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import holm
 from visualize.comparison import Scores
 from visualize.paper.claims import claims, claims_grid, pairs_of
 from visualize.paper.compare import ComparedStudy

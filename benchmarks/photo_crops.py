@@ -16,9 +16,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.optim import OptimizerConfig, build_optimizer, set_rates
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 PHOTOS = (
     "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "coffee.png", "coins.png", "grass.png",

@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.pages import markdown_table
 from dinoskip.diagnostics import bundled_photos
-from dinoskip.environment import describe
 from dinoskip.models import load_backbone
+from dinoskip.runtime.environment import describe
 
 RULES = ("timm", "dino", "bicubic")
 RANDOM = "timm:vit_small_patch14_dinov2,pretrained=false"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import draw_beside, markdown_table
-from dinoskip.files import read_json
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.io.files import read_json
+from dinoskip.results.rows import EvalResult, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
 from visualize.tables import mean_deviation
 

@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.pages import markdown_table
-from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.console import configure, log
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.diagnostics.activations import block_activations
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.propagation import propagation
-from dinoskip.environment import describe
-from dinoskip.files import read_json, write_json, write_text
 from dinoskip.init import ModelConfig, build_model
+from dinoskip.io.files import read_json, write_json, write_text
+from dinoskip.runtime.console import configure, log
+from dinoskip.runtime.environment import describe
+from dinoskip.settings.config import RawConfig, apply_overrides, validate
 from visualize.paper.readings import SENTENCES, Reading, Sentence
 
 ROOT = Path(__file__).resolve().parents[1]

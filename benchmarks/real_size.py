@@ -27,8 +27,6 @@ from typing import Any
 import torch
 
 from benchmarks.pages import markdown_table
-from dinoskip.config import RawConfig
-from dinoskip.environment import machine
 from dinoskip.models import load_backbone
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
@@ -36,6 +34,8 @@ from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.progress import rates
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.runtime.environment import machine
+from dinoskip.settings.config import RawConfig
 
 
 @dataclass(frozen=True)

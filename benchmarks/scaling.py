@@ -4,7 +4,7 @@
     python -m benchmarks.scaling --shares [--gpus 1,8,64]      # what the rank that owns most has of SOAP and its kin
 
 For ViT-S/16 and ViT-B/16 (2 x 224 + 8 x 96 pixels, 65,536 prototypes), DDP and FSDP2, AdamW and SOAP. Operations are
-those of dinoskip/flops.py and dinoskip/optim/batched.py, which tests hold to counted ones; bytes of saved
+those of dinoskip/settings/flops.py and dinoskip/optim/batched.py, which tests hold to counted ones; bytes of saved
 activations are counted in a forward pass over fake tensors; the collective calls are those of :func:`collectives`,
 which a test holds to the calls of four gloo processes. Rates are the published ones below; what share of them a step
 reaches is assumed and named so. Nothing here has been measured on a GPU.
@@ -25,14 +25,14 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dinoskip.flops import dino_step_flops
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, EcsConfig, KLShampooConfig, OptimizerConfig, SoapConfig, build_optimizer
 from dinoskip.optim.preconditioned import PreconditionedOptimizer, Share
+from dinoskip.settings.flops import dino_step_flops
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.dino import MultiCrop
 from dinoskip.training.parallel import Strategy
-from dinoskip.vit_config import VitConfig
 
 # NVIDIA H100 SXM5 80 GB, data sheet (dense rates) and DGX H100 user guide.
 BF16, TF32, FP32 = 989e12, 494e12, 67e12  # FLOP/s

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from benchmarks.pages import markdown_table
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.environment import describe
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import Backbone, load_backbone
+from dinoskip.runtime.environment import describe
 from eval.baselines import centre_box, majority_areas
 from eval.discovery import is_hit
 from eval.labelled import LabelledTokens

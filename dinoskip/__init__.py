@@ -2,7 +2,7 @@
 
 import lazy_loader
 
-from dinoskip.arithmetic import ask_for_equal_bits as _ask_for_equal_bits
+from dinoskip.runtime.arithmetic import ask_for_equal_bits as _ask_for_equal_bits
 
 __version__ = "0.2.0"
 

@@ -29,9 +29,9 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError
-from dinoskip.files import sha256_file
+from dinoskip.io.files import sha256_file
+from dinoskip.runtime.console import log
 
 T = TypeVar("T")
 GROUPS = (

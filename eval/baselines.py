@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.records import RecordedRow
-from dinoskip.results import EvalResult
+from dinoskip.results.records import RecordedRow
+from dinoskip.results.rows import EvalResult
 from eval.rows import hits_row
 
 Box = tuple[float, float, float, float]

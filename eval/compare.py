@@ -26,10 +26,10 @@ from dinoskip.decisions.choosing import (
 )
 from dinoskip.decisions.comparing import NetworkScores, Verdict, compared_pair, decide
 from dinoskip.errors import ConfigError, DataError, did_you_mean
-from dinoskip.estimates import LEAST, Difference, Estimate
-from dinoskip.records import RECORDS, ROWS, ImageRecords, read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
-from dinoskip.statistics import McNemar, are_hits, mcnemar
+from dinoskip.results.estimates import LEAST, Difference, Estimate
+from dinoskip.results.records import RECORDS, ROWS, ImageRecords, read_records
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, read_rows
+from dinoskip.results.statistics import McNemar, are_hits, mcnemar
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
 _SAID = ("task", "block", "facet", "norm", "protocol", "resolution")  # in these they may differ

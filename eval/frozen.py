@@ -15,7 +15,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import Norm
-from dinoskip.read_points import usual_norm
+from dinoskip.settings.read_points import usual_norm
 from eval.labelled import Key
 
 Grid = tuple[int, int]
@@ -51,8 +51,8 @@ def check_finite(read: Sequence[tuple[int, torch.Tensor]], backbone: Backbone) -
 class FrozenFeatures:
     """Features of ``keys`` under a ``norm`` (none, final or layer), float32, of several facets in one pass.
 
-    Facets that no norm of the network follows have none (:func:`dinoskip.read_points.usual_norm`); all must be equally
-    wide.
+    Facets that no norm of the network follows have none (:func:`dinoskip.settings.read_points.usual_norm`); all must be
+    equally wide.
 
     Images whose sides patches do not divide are padded (:func:`whole_patches`); what is predicted on the padded grid is
     then spread over the image as it was.

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
-from dinoskip.tasks import TaskInputs
+from dinoskip.runtime.console import Progress
+from dinoskip.settings.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, Grid
 from eval.labelled import Key
 from eval.prefetch import prefetched, threads_of

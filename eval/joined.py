@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dinoskip.errors import DataError
-from dinoskip.records import ROWS, RecordedRow, read_records, write_recorded_rows
-from dinoskip.results import read_rows, write_rows
+from dinoskip.results.records import ROWS, RecordedRow, read_records, write_recorded_rows
+from dinoskip.results.rows import read_rows, write_rows
 
 
 def part_folder(out: Path, blocks: Sequence[int]) -> Path:

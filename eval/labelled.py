@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip import rank_collapse
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
-from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
+from dinoskip.models import rank_collapse
+from dinoskip.runtime.environment import memory_limit
 from eval.prefetch import prefetched, threads_of
 
 Key = tuple[str, int]  # what tokens are: (norm, block)
@@ -154,7 +154,7 @@ def batchnorm_statistics(
 def token_cosine(stored: Any, device: torch.device) -> float:
     """Return the mean cosine between different tokens of an image, over images, of stored tokens (N, T, C).
 
-    As :func:`dinoskip.rank_collapse.token_cosine`, read in parts: near 1 the network has collapsed.
+    As :func:`dinoskip.models.rank_collapse.token_cosine`, read in parts: near 1 the network has collapsed.
     """
     step = max(1, _CHUNK_VALUES // int(np.prod(stored.shape[1:])))
     parts = [

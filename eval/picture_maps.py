@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.arrays import map_array
 from dinoskip.features import FeatureSet
-from dinoskip.files import read_json, write_json
+from dinoskip.io.arrays import map_array
+from dinoskip.io.files import read_json, write_json
 
 INDEX = "maps.json"
 UNNAMED = 255  # the value of patches that stand for nothing

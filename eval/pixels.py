@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad, unfold
 
 from dinoskip.features.transform import Transform, load_pixels
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 RANDOM_CHANNELS = 256
 _MIDDLE, _SPREAD = 0.45, 0.25  # of photographs' pixels, 0..1: both features are of pixels brought to about -2..2

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dinoskip.models import Backbone
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.tasks import TaskInputs
 
 Layer = tuple[str, int]
 """A facet of a block."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from dinoskip.cores import available_cores
+from dinoskip.runtime.cores import available_cores
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from dinoskip.config import Config, Distinct, Positive, dump
-from dinoskip.tasks import TaskOption
+from dinoskip.settings.config import Config, Distinct, Positive, dump
+from dinoskip.settings.tasks import TaskOption
 
 LearningRates = Distinct[Positive]
 """One head each."""

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress, log
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.files import hash_of, read_json, write_json
-from dinoskip.output import own_folder, remove
+from dinoskip.io.files import hash_of, read_json, write_json
+from dinoskip.io.output import own_folder, remove
+from dinoskip.runtime.console import Progress, log
 
 T = TypeVar("T")
 _PROGRESS = "progress"  # folder below the output, gone when all is done

@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.arithmetic import kernels
-from dinoskip.console import log
-from dinoskip.records import RecordedRow, Values, areas_record
-from dinoskip.results import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout, normalisation_of
-from dinoskip.statistics import Interval, clopper_pearson, explained_interval, score
-from dinoskip.tasks import TaskInputs, is_error, range_of
+from dinoskip.results.records import RecordedRow, Values, areas_record
+from dinoskip.results.rows import HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, best_by_heldout, normalisation_of
+from dinoskip.results.statistics import Interval, clopper_pearson, explained_interval, score
+from dinoskip.runtime.arithmetic import kernels
+from dinoskip.runtime.console import log
+from dinoskip.settings.tasks import TaskInputs, is_error, range_of
 from eval.metrics import scores_of_areas
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def hits_row(template: EvalResult, hits: ArrayLike) -> RecordedRow:
 def miou_interval(areas: NDArray[np.integer]) -> Interval:
     """Return the interval (0..1) of the mIoU over a data set, of areas (n, 3, K); nan, and why, where there is none.
 
-    The mIoU is of the classes of the reported set (:func:`dinoskip.statistics.explained_interval`).
+    The mIoU is of the classes of the reported set (:func:`dinoskip.results.statistics.explained_interval`).
     """
     return explained_interval(areas_record(areas), areas[:, 2].sum(0, dtype=np.int64))
 
@@ -118,8 +118,8 @@ def scored_rows(template: EvalResult, names: Sequence[str], scores: NDArray[np.f
     """Return ``template`` once for each measure of ``names``, with its mean over images, interval and records.
 
     ``scores`` (n, M), NaN where an image has none, are in the measure's own unit for errors
-    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals of errors are on the log
-    scale and end where the measure does (:func:`dinoskip.tasks.range_of`).
+    (:func:`dinoskip.settings.tasks.is_error`), else shares (0..1), whose rows are in percent. Intervals of errors are
+    on the log scale and end where the measure does (:func:`dinoskip.settings.tasks.range_of`).
     """
     rows = []
     for name, values in zip(names, scores.T, strict=True):
@@ -152,7 +152,7 @@ def chosen_rows(
 def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
     """Return the record (n, 1, 2) of images whose ``counts`` (n,) things score ``sums`` (n,) in 0..1, in millionths.
 
-    Its score (:func:`dinoskip.statistics.score`) is the mean over all things of all images.
+    Its score (:func:`dinoskip.results.statistics.score`) is the mean over all things of all images.
     """
     pair = np.stack([np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)], -1)
     return np.rint(pair * _UNIT).astype(np.int64)[:, None]

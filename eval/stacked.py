@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.randomness import numpy_rng, torch_rng
-from dinoskip.read_points import usual_norm
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.randomness import numpy_rng, torch_rng
+from dinoskip.settings.read_points import usual_norm
 from eval.frozen import facet_of, kind_at
 from eval.labelled import Constants, Key
 from eval.probe.stack import HeadStack

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.files import atomic_path, save_tensors, write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import atomic_path, save_tensors, write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.tasks import TaskInputs
 from eval.heads import FittedHeads, read_ahead
 from eval.labelled import Constants, NamedImages
 from eval.probe.stack import HeadStack

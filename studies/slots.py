@@ -26,10 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dinoskip.console import configure, log
-from dinoskip.environment import describe
 from dinoskip.errors import DinoskipError
-from dinoskip.files import save_tensors, write_json
+from dinoskip.io.files import save_tensors, write_json
+from dinoskip.runtime.console import configure, log
+from dinoskip.runtime.environment import describe
 from eval.tokencut import TokenCutConfig
 from studies import slots_arms, slots_data, slots_first, slots_look, slots_steps
 from studies.slots_arms import (

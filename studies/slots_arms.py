@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dinoskip.errors import ConfigError
-from dinoskip.files import read_json, write_json
-from dinoskip.randomness import numpy_rng
+from dinoskip.io.files import read_json, write_json
+from dinoskip.runtime.randomness import numpy_rng
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "configs/results/slot.yaml"

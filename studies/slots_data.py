@@ -26,8 +26,8 @@ from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import atomic_path
-from dinoskip.images import read_image
+from dinoskip.io.files import atomic_path
+from dinoskip.io.images import read_image
 
 NAMES = Path(__file__).resolve().parents[1] / "docs" / "results" / "slots" / "names.txt.gz"
 """The training photographs of every slot, committed before the first one."""

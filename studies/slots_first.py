@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from dinoskip.errors import DataError
-from dinoskip.records import RecordedRow
+from dinoskip.results.records import RecordedRow
 from studies.slots_arms import (
     ARMS,
     CHOICE_BLOCKS,

@@ -22,12 +22,12 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.pages import read_csv, write_csv
-from dinoskip.console import log
 from dinoskip.diagnostics.position_bias import position_bias
-from dinoskip.distributed import choose_device
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.runtime.console import log
+from dinoskip.runtime.distributed import choose_device
 from visualize.pca import PatchPCA, to_rgb
 
 LOOK, STRIP = "look.csv", "pca.png"

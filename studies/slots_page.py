@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.pages import folded, markdown_table
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
 from studies.slots_arms import ABOUT_PRINTED, ARMS, DEAD, LABELS, LATE, PRINTED, RATES, RESULTS, SLOTS
 from studies.slots_rows import Slot, read_slots
 from studies.slots_rule import (

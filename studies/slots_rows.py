@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from dinoskip.errors import DataError, guard
-from dinoskip.files import MANIFEST, load_tensors, read_json, save_tensors
-from dinoskip.records import ROWS, RecordedRow, read_records, write_recorded_rows
-from dinoskip.results import rows_in
+from dinoskip.io.files import MANIFEST, load_tensors, read_json, save_tensors
+from dinoskip.results.records import ROWS, RecordedRow, read_records, write_recorded_rows
+from dinoskip.results.rows import rows_in
 from studies.slots_look import read_look
 
 CARD = "slot.json"

@@ -2,10 +2,10 @@
 
 Two primary measures. **P1**: CorLoc by keys on the images with real boxes, degenerate graphs counted as misses, the
 block cross-fitted over images. **P2**: mIoU of the linear probe on VOC2012's sample, the block chosen on held-out
-training images. Contrasts are B - A and C - A, seeds and images random (:func:`dinoskip.estimates.difference`), with
-Holm's correction over the four. A difference is decided if p < .05, the better network is above its own start, and A is
-above a random patch; else it is smaller than the far end of its interval. Three seeds allow B - A on P1 alone, fewer
-nothing.
+training images. Contrasts are B - A and C - A, seeds and images random (:func:`dinoskip.results.estimates.difference`),
+with Holm's correction over the four. A difference is decided if p < .05, the better network is above its own start, and
+A is above a random patch; else it is smaller than the far end of its interval. Three seeds allow B - A on P1 alone,
+fewer nothing.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dinoskip.cut_protocols import CutProtocol
 from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
-from dinoskip.estimates import (
+from dinoskip.results.estimates import (
     SIGNIFICANT,
     Difference,
     Estimate,
     difference,
     estimate,
 )
-from dinoskip.records import RecordedRow
-from dinoskip.results import best_by_heldout
-from dinoskip.statistics import holm
+from dinoskip.results.records import RecordedRow
+from dinoskip.results.rows import best_by_heldout
+from dinoskip.results.statistics import holm
+from dinoskip.settings.cut_protocols import CutProtocol
 from studies.slots_arms import ARMS, SLOTS
 from studies.slots_rows import Slot
 

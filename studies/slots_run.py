@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.console import log
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
+from dinoskip.runtime.console import log
 
 GRACE = 15.0
 """Seconds between asking a command to stop and ending it: a training writes its checkpoint first."""

@@ -16,9 +16,9 @@ import torch
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.lines import RESULTS, read
 from benchmarks.gpu.steps import TINY, Asked, Reporter, Sizes, ours
-from dinoskip.config import dump
-from dinoskip.distributed import choose_device
 from dinoskip.pipeline.study import load_study
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.config import dump
 from studies.slots_arms import ARMS, CONFIG, ROOT, optimizer
 
 BATCH, IMAGES = 256, 9469

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dinoskip.console import log
+from dinoskip.runtime.console import log
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     [  # modules, since packages import their parts when asked for one

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dinoskip import plugins
-from dinoskip.config import RawConfig, models_of, settings_for_key, validate
 from dinoskip.data.sets import KINDS
 from dinoskip.data.sets.labels import LABELS, Label
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.plugins import FILES, Table, found, use_files
-from dinoskip.tasks import TASKS
+from dinoskip.settings.config import RawConfig, models_of, settings_for_key, validate
+from dinoskip.settings.tasks import TASKS
 from dinoskip.training.recipe import Job
 
 LION = """

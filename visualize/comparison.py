@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from dinoskip.decisions.choosing import LAST, Score, choose, last_of, records_by_row, score_of
 from dinoskip.decisions.comparing import NetworkScores
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, one_k_per_dataset
 from visualize.tables import mean_deviation
 

@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from dinoskip.errors import ConfigError
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

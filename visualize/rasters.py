@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 # Few levels are told apart at a token's size, and cost fewer bytes: maps of trained networks are hard to compress.
 EIGEN_LEVELS = 63  # the middle one is the split

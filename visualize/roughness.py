@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.statistics import mcnemar
+from dinoskip.results.statistics import mcnemar
 
 ByBlock = Mapping[str, Sequence[float | None]]  # {block: a value an image, None where there is none}
 _ROUNDING = 1e-10  # of the largest coordinate: differences below it are rounding errors

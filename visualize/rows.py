@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dinoskip import results
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from dinoskip.tasks import TASKS, headline, task
+from dinoskip.results import rows as results
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
+from dinoskip.settings.tasks import TASKS, headline, task
 
 Variants = Mapping[str, Sequence[EvalResult]]
 T = TypeVar("T")

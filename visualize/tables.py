@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from dinoskip.results import formula_safe
+from dinoskip.results.rows import formula_safe
 from visualize.pages import clean
 
 NOT_RUN = "not run"

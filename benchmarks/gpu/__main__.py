@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.gpu import page
 from benchmarks.gpu.driver import PARTS, Plan, run
 from benchmarks.gpu.lines import append
-from dinoskip.environment import visible_gpu
+from dinoskip.runtime.environment import visible_gpu
 
 SECONDS = 530.0  # of ten minutes that a command may take, with some for files
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.steps import SKIPLESS, Given
-from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import World
 from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO

@@ -19,7 +19,7 @@ from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.loader import Batch, BatchSplit
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
-from dinoskip.distributed import World
+from dinoskip.runtime.distributed import World
 
 SECONDS = 6.0  # that a path is measured
 

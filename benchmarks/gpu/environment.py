@@ -10,8 +10,8 @@ import tomllib
 import torch
 
 from benchmarks.gpu.kit import ROOT, Kit
-from dinoskip.cores import available_cores
-from dinoskip.environment import describe, matmul_gflops
+from dinoskip.runtime.cores import available_cores
+from dinoskip.runtime.environment import describe, matmul_gflops
 
 OTHERS = ("triton", "transformers", "pytest", "pillow")
 VIT_S = ((384, 1152), (384, 384), (384, 1536), (1536, 384))

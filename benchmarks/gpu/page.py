@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu.driver import PARTS, ROOT
 from benchmarks.gpu.lines import PART_ENDED, read, shown
 from benchmarks.pages import folded, markdown_table
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
 
 PAGE = ROOT / "docs" / "measured.md"
 COMMITTED = ROOT / "docs" / "results" / "gpu"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.gpu.kit import ROOT, Kit
 from benchmarks.gpu.photographs import jpegs
-from dinoskip.console import read_metrics
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
+from dinoskip.runtime.console import read_metrics
 
 SMALL = (
     "model.name=vit_tiny_patch16", "model.img_size=32", "model.depth=2", "pretrain.out_dim=64",

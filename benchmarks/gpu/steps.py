@@ -13,10 +13,10 @@ from torch import Tensor
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.public_dino import PublicDino, Shape, Style
 from dinoskip.data.loader import Batch, BatchLoader
-from dinoskip.distributed import World
-from dinoskip.environment import matmul_gflops
 from dinoskip.optim import build_optimizer
 from dinoskip.pipeline.estimate.costs import image_flops
+from dinoskip.runtime.distributed import World
+from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO

@@ -12,8 +12,8 @@ from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import MACHINE, all_runs, done
 from benchmarks.initialisations.protocol import Data, build, measure, run
 from benchmarks.initialisations.table import write_page
-from dinoskip.environment import describe
-from dinoskip.files import write_json
+from dinoskip.io.files import write_json
+from dinoskip.runtime.environment import describe
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dinoskip.init import calibrated_, reparametrise_, skipless_
 from dinoskip.init.orthogonal import haar
 from dinoskip.models.vit import embed
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 Candidate = Callable[[VisionTransformer, Tensor, int], object]
 """Changes a model, given normalised images to measure on and a seed."""

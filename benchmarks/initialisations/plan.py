@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.initialisations.candidates import CANDIDATES
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig
 
 RATES: Mapping[str, tuple[float, ...]] = {"adamw": (1e-3, 3e-4, 3e-3), "soap": (1e-3, 3e-3, 3e-4)}

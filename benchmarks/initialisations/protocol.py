@@ -23,18 +23,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.initialisations.candidates import CANDIDATES
-from dinoskip.console import Progress
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.diagnostics import propagation
-from dinoskip.images import read_image
 from dinoskip.init import trunc_normal_
+from dinoskip.io.images import read_image
+from dinoskip.io.resize import resize
 from dinoskip.models import Backbone, create_model
 from dinoskip.optim import OptimizerConfig, build_optimizer, set_rates
-from dinoskip.randomness import torch_rng
-from dinoskip.resize import resize
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.randomness import torch_rng
 from eval.knn.classify import knn_predictions
 from eval.labelled import LabelledTokens
 from eval.probe.fit import fit_probes

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import MACHINE, MAIN, RATES, SEEDS, Run, all_runs
 from benchmarks.pages import cost_line, draw_beside, markdown_table
-from dinoskip.files import read_json, write_text
+from dinoskip.io.files import read_json, write_text
 from visualize.figures.drawing import curve, heading, legend, panels
 from visualize.tables import mean_deviation
 

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import dinoskip
-from dinoskip import __version__, console
+from dinoskip import __version__
 from dinoskip.errors import (
     ConfigError,
     DataError,
@@ -37,6 +37,7 @@ from dinoskip.errors import (
     is_not_permitted,
     memory_refused,
 )
+from dinoskip.runtime import console
 
 if TYPE_CHECKING:
     from dinoskip.cli.arguments import Parser
@@ -75,8 +76,8 @@ def _use_plugins(words: Sequence[str]) -> None:
 
     What is wrong with a study is said by the command that reads it.
     """
-    from dinoskip.config import read_yaml
     from dinoskip.plugins import use_files
+    from dinoskip.settings.config import read_yaml
 
     named = [after for word, after in itertools.pairwise(words) if word == "--plugin"]
     named += [word.partition("=")[2] for word in words if word.startswith("--plugin=")]

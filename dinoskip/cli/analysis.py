@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, json_option, print_json
-from dinoskip.config import RawConfig, validate
-from dinoskip.console import say
 from dinoskip.errors import ConfigError
-from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
-from dinoskip.output import Output, given_folder
+from dinoskip.io.files import write_json
+from dinoskip.io.output import Output, given_folder
 from dinoskip.pipeline.analysis.config import PRECISIONS, AnalyzeSection
-from dinoskip.vit_config import SkipWeight
+from dinoskip.runtime.console import say
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.vit_config import SkipWeight
 
 
 def add_commands(commands: Any) -> None:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
-from dinoskip.config import RawConfig, apply_overrides, read_yaml
-from dinoskip.console import say, table, visible
 from dinoskip.errors import ConfigError, did_you_mean
-from dinoskip.read_points import FACETS
+from dinoskip.runtime.console import say, table, visible
+from dinoskip.settings.config import RawConfig, apply_overrides, read_yaml
+from dinoskip.settings.read_points import FACETS
 
 Args = argparse.Namespace
 Handler = Callable[[Args], int]

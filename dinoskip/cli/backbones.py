@@ -25,12 +25,10 @@ from dinoskip.cli.arguments import (
     overrides_argument,
 )
 from dinoskip.cli.rows import conclude, rows_file
-from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.console import say
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
-from dinoskip.output import given_folder
+from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import labelled
@@ -38,7 +36,9 @@ from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.read_points import FACETS, usual_norm
+from dinoskip.runtime.console import say
+from dinoskip.settings.config import RawConfig, apply_overrides, validate
+from dinoskip.settings.read_points import FACETS, usual_norm
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -146,9 +146,9 @@ def convert_features(args: Args) -> int:
 
 
 def export_features(args: Args) -> int:
-    from dinoskip.distributed import world  # torch
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
+    from dinoskip.runtime.distributed import world  # torch
 
     out = given_folder(args.out, [args.data])
     transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
@@ -219,7 +219,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
 
 def run_stage(stage: Stage, args: Args) -> int:
     """``dinoskip probe``, ``tokencut``, ``knn``, ``retrieve`` or ``gallery``."""
-    from dinoskip.distributed import is_main  # torch
+    from dinoskip.runtime.distributed import is_main  # torch
 
     if csv := getattr(args, "csv", None):
         rows_file(csv)  # before hours of work

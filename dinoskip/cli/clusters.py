@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli import studies, training
 from dinoskip.cli.arguments import Args, command, count
-from dinoskip.config import RawConfig, read_yaml, validate
-from dinoskip.console import log, say
-from dinoskip.environment import gpu_problem, visible_gpu
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.study import load_study
+from dinoskip.runtime.console import log, say
+from dinoskip.runtime.environment import gpu_problem, visible_gpu
+from dinoskip.settings.config import RawConfig, read_yaml, validate
 from dinoskip.training import launch
 from dinoskip.training.launch import ClusterConfig, folder_of, script
 from dinoskip.training.launch import submit as give

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
-from dinoskip.console import say
 from dinoskip.errors import ConfigError, did_you_mean
-from dinoskip.files import MAX_JSON, read_regular
-from dinoskip.output import given_file
+from dinoskip.io.files import MAX_JSON, read_regular
+from dinoskip.io.output import given_file
+from dinoskip.runtime.console import say
 
 _WAYS = ("mean", "mean_kept", "rasa", "insid3")  # the choices of eval.tokencut.treatments.Positions but keep
 

@@ -17,8 +17,6 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     print_json,
 )
-from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.console import say
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
@@ -26,8 +24,10 @@ from dinoskip.data.sets.prepare import missing
 from dinoskip.data.sets.prepare import prepare as unpack
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import ConfigError
-from dinoskip.output import given_folder
+from dinoskip.io.output import given_folder
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.runtime.console import say
+from dinoskip.settings.config import RawConfig, apply_overrides, validate
 
 
 def add_commands(commands: Any) -> None:

@@ -18,13 +18,13 @@ from dinoskip.cli.arguments import (
     json_option,
 )
 from dinoskip.cli.rows import conclude
-from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.data.sets import folder_kinds
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.settings.config import RawConfig, apply_overrides
 
 
 def add_commands(commands: Any) -> None:
@@ -67,7 +67,7 @@ def _is_setting(text: str) -> bool:
 
 
 def look(args: Args) -> int:
-    from dinoskip.distributed import is_main  # torch, as below
+    from dinoskip.runtime.distributed import is_main  # torch, as below
 
     backbones = [text for text in args.backbone if not _is_setting(text)]
     if not backbones:

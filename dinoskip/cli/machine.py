@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, print_table
-from dinoskip.console import say
-from dinoskip.environment import describe, gpu_problem
 from dinoskip.errors import DataError
-from dinoskip.files import MANIFEST, find_below, verify_manifest
+from dinoskip.io.files import MANIFEST, find_below, verify_manifest
+from dinoskip.runtime.console import say
+from dinoskip.runtime.environment import describe, gpu_problem
 
 
 def add_commands(commands: Any) -> None:

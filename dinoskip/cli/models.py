@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_table
-from dinoskip.console import log, say
 from dinoskip.errors import ConfigError
-from dinoskip.files import write_text
-from dinoskip.output import Output, given_file, given_folder
-from dinoskip.results import normalisation_of
-from dinoskip.specs import run_weights, split_spec
-from dinoskip.vit_config import SHAPES, timm_name
+from dinoskip.io.files import write_text
+from dinoskip.io.output import Output, given_file, given_folder
+from dinoskip.results.rows import normalisation_of
+from dinoskip.runtime.console import log, say
+from dinoskip.settings.specs import run_weights, split_spec
+from dinoskip.settings.vit_config import SHAPES, timm_name
 
 if TYPE_CHECKING:
     from torch import Tensor

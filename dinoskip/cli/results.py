@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
-from dinoskip.console import say
-from dinoskip.output import Output, given_folder
+from dinoskip.io.output import Output, given_folder
+from dinoskip.runtime.console import say
 
 if TYPE_CHECKING:
     from visualize.board.ranking import BoardTable

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
-from dinoskip.console import say
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.files import read_json, read_regular, write_text
-from dinoskip.output import given_file
+from dinoskip.io.files import read_json, read_regular, write_text
+from dinoskip.io.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
-from dinoskip.records import read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
+from dinoskip.runtime.console import say
 from visualize.report.diagnostics import outliers_said
 from visualize.rows import REMEDY, last_epochs
 

@@ -10,9 +10,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from dinoskip.cli.arguments import Args, command, json_option, print_json, print_table
-from dinoskip.config import models_of
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.pipeline.study import Study
+from dinoskip.settings.config import models_of
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from dinoskip.cli import studies
 from dinoskip.cli.arguments import Args, command, computing_options, data_option
-from dinoskip.config import RawConfig, validate
-from dinoskip.console import say
 from dinoskip.errors import ConfigError
-from dinoskip.fields import StudyName
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
+from dinoskip.runtime.console import say
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.fields import StudyName
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 """The studies that come with the package."""

@@ -17,10 +17,8 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
-from dinoskip.console import duration, log, say
-from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import find_below, read_json
+from dinoskip.io.files import find_below, read_json
 from dinoskip.pipeline import cleaning, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
@@ -29,6 +27,8 @@ from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
+from dinoskip.runtime.console import duration, log, say
+from dinoskip.runtime.environment import machine
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -141,7 +141,7 @@ def run(args: Args) -> int:
 
 def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> int:
     """Bring report and rows to the top of the study's folder, and print the numbers and where they are."""
-    from dinoskip.distributed import is_main  # torch
+    from dinoskip.runtime.distributed import is_main  # torch
 
     if not is_main():
         return 0

@@ -15,16 +15,16 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     recipe_source,
 )
-from dinoskip.config import validate
-from dinoskip.console import log, say
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import FolderConfig
 from dinoskip.data.splits import split_path
 from dinoskip.data.verdicts import settle
 from dinoskip.init.config import init_for_skipless
-from dinoskip.output import given_folder
+from dinoskip.io.output import given_folder
 from dinoskip.pipeline.leaks import common_verdicts
+from dinoskip.runtime.console import log, say
+from dinoskip.settings.config import validate
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised_config import SupervisedJob
 from eval.online.config import OnlineConfig, OnlineKnnConfig
@@ -91,7 +91,7 @@ def _observer(args: Args, job: PretrainJob) -> Observer | None:
 
 
 def pretrain(args: Args) -> int:
-    from dinoskip.distributed import is_main
+    from dinoskip.runtime.distributed import is_main
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
@@ -108,7 +108,7 @@ def pretrain(args: Args) -> int:
 
 
 def supervise(args: Args) -> int:
-    from dinoskip.distributed import is_main
+    from dinoskip.runtime.distributed import is_main
     from dinoskip.training.supervised import supervise as train_classifier
 
     job = validate(SupervisedJob, recipe_source(args, "supervise"))

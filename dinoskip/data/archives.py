@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from dinoskip.errors import DataError, DiskFull, guard, translate_write_errors
-from dinoskip.files import TEMPORARY, confined, open_regular
-from dinoskip.locks import directory_lock
-from dinoskip.output import move_new, remove
+from dinoskip.io.files import TEMPORARY, confined, open_regular
+from dinoskip.io.locks import directory_lock
+from dinoskip.io.output import move_new, remove
 
 MAX_FILES = 5_000_000
 MAX_BYTES = 1 << 40

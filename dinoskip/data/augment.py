@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.config import AugmentConfig
-from dinoskip.randomness import uniforms
+from dinoskip.runtime.randomness import uniforms
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

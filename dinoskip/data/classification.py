@@ -24,12 +24,12 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transf
 from timm.data.auto_augment import RandAugment
 from torch import Tensor
 
-from dinoskip.cores import available_cores
 from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchLoader, BatchSplit, ReadImage
-from dinoskip.randomness import derive, numpy_rng
-from dinoskip.resize import centre_crop
+from dinoskip.io.resize import centre_crop
+from dinoskip.runtime.cores import available_cores
+from dinoskip.runtime.randomness import derive, numpy_rng
 
 _ERASED = (0.02, 1 / 3)  # share of an image's area
 _ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config
+from dinoskip.settings.config import Config
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dinoskip.data.config import CropConfig
-from dinoskip.randomness import uniforms
+from dinoskip.runtime.randomness import uniforms
 
 RATIO = (3 / 4, 4 / 3)
 TRIES = 10

@@ -13,8 +13,8 @@ import numpy as np
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import inside, same_size
 from dinoskip.errors import DataError, guard
-from dinoskip.files import read_regular
-from dinoskip.images import image_size, sizes_tell, stored_geometry
+from dinoskip.io.files import read_regular
+from dinoskip.io.images import image_size, sizes_tell, stored_geometry
 
 MAX_XML = 16 << 20  # bytes of an annotation
 MAX_COORDINATE = 1 << 24

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.crops import resize_crop
-from dinoskip.precision import exact_products
+from dinoskip.runtime.precision import exact_products
 
 PEAK = 2.0**15 - 0.5  # the largest weight of a signal, in torch's fractions
 CHUNK_PIXELS = 1 << 24  # of the windows that are on the device at a time; about 30 bytes each

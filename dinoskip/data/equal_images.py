@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.shards import TarShards
 from dinoskip.errors import guard
-from dinoskip.files import hash_of, open_regular
+from dinoskip.io.files import hash_of, open_regular
 
 VERSION = 1
 """Of the comparison: part of the key under which a result is kept."""

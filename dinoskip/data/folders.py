@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.data.listing import fingerprint, list_images
-from dinoskip.images import image_size, read_encoded, read_image
+from dinoskip.io.images import image_size, read_encoded, read_image
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dinoskip.console import log
 from dinoskip.data.augment import (
     FLIP,
     GREY,
@@ -29,6 +28,7 @@ from dinoskip.data.augment import (
     solarise,
     turned_hue,
 )
+from dinoskip.runtime.console import log
 
 
 class FusedAugment:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import violated
 from dinoskip.errors import DataError
-from dinoskip.images import read_depth, read_image
+from dinoskip.io.images import read_depth, read_image
 
 
 @dataclass(frozen=True, eq=False)

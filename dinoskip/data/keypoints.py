@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.data.schema import inside, real_numbers, violated
-from dinoskip.images import image_size
+from dinoskip.io.images import image_size
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
 from dinoskip.data.sequences import VOID, SequenceDataset
 from dinoskip.errors import DataError, guard
-from dinoskip.files import hash_of
-from dinoskip.images import read_depth, read_mask
+from dinoskip.io.files import hash_of
+from dinoskip.io.images import read_depth, read_mask
 
 VERSION = 1
 """Of what is counted: part of the key under which it is kept."""

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.files import confined, hash_of, open_regular, read_regular, sha256_file
-from dinoskip.images import EXTENSIONS
-from dinoskip.pixel_range import pixel_range
-from dinoskip.texts import decoded_text
+from dinoskip.io.files import confined, hash_of, open_regular, read_regular, sha256_file
+from dinoskip.io.images import EXTENSIONS
+from dinoskip.io.pixel_range import pixel_range
+from dinoskip.io.texts import decoded_text
 
 FULL_HASH_BYTES = 1 << 30
 SAMPLED = "sampled-"
@@ -55,7 +55,7 @@ def require_folder(root: Path, expected: str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a list, at most 64 MiB, as :func:`dinoskip.texts.decoded_text`; ``what`` it is, for messages.
+    """Read a list, at most 64 MiB, as :func:`dinoskip.io.texts.decoded_text`; ``what`` it is, for messages.
 
     Lines end as the file has them. Raises :class:`DataError`.
     """
@@ -97,7 +97,7 @@ def list_folder(root: str | Path) -> FolderFiles:
     """List all files below ``root``, images sorted by :func:`name_key`, others as they come.
 
     Sub-folders are entered, linked ones too unless the link leads back to a folder on the way to it. Hidden files,
-    ``._`` files and hidden folders are passed over. An image has an extension of :data:`dinoskip.images.EXTENSIONS`.
+    ``._`` files and hidden folders are passed over. An image has an extension of :data:`dinoskip.io.images.EXTENSIONS`.
     Raises :class:`DataError` if ``root`` is missing or unreadable.
     """
     root = Path(root)

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dinoskip.console import log
 from dinoskip.data.shards import Source
 from dinoskip.data.workers import WORKER_TIMEOUT_S, WorkerLoader, is_worker_death
 from dinoskip.errors import ConfigError, DataError, named
-from dinoskip.randomness import derive, numpy_rng
+from dinoskip.runtime.console import log
+from dinoskip.runtime.randomness import derive, numpy_rng
 
 BAD_SHARE = 0.01
 """Of a set's images that may be bad: more, and the set is another one. One image may be in any set."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.randomness import numpy_rng, uniforms
+from dinoskip.runtime.randomness import numpy_rng, uniforms
 
 TRIES = 10
 LOG_ASPECT = math.log(1 / 0.3)  # of a block: height by width from 0.3 to 1 / 0.3

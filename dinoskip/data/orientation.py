@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.console import log
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.errors import DataError
-from dinoskip.images import exif_orientation, opencv, read_image, turn_upright
+from dinoskip.io.images import exif_orientation, opencv, read_image, turn_upright
+from dinoskip.runtime.console import log
 
 Reading = Literal["upright", "stored"]
 Setting = Literal["auto", "upright", "stored"]

@@ -16,16 +16,16 @@ from typing import Any
 from PIL import Image
 from pydantic import Field
 
-from dinoskip.config import Config
-from dinoskip.console import Progress, log
-from dinoskip.cores import available_cores
 from dinoskip.data.loader import BAD_SHARE
 from dinoskip.data.shards import PACK_RECORD, Source, TarShards, read_index
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import MANIFEST, TEMPORARY, atomic_path, read_json, write_json, write_manifest
-from dinoskip.images import image_from_bytes, is_plain_jpeg
-from dinoskip.locks import directory_lock
-from dinoskip.output import remove
+from dinoskip.io.files import MANIFEST, TEMPORARY, atomic_path, read_json, write_json, write_manifest
+from dinoskip.io.images import image_from_bytes, is_plain_jpeg
+from dinoskip.io.locks import directory_lock
+from dinoskip.io.output import remove
+from dinoskip.runtime.console import Progress, log
+from dinoskip.runtime.cores import available_cores
+from dinoskip.settings.config import Config
 
 PER_SHARD = 1000
 SUBSAMPLING = "4:2:0"

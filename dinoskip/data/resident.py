@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.console import Progress
-from dinoskip.cores import available_cores
 from dinoskip.data.loader import candidates, too_small
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.cores import available_cores
 
 SHARE = 0.5  # of the free memory: the model, its optimizer and activations need the rest
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_colour_mask, read_mask, sizes_tell, stored_geometry, turn_upright
-from dinoskip.randomness import derive
+from dinoskip.io.images import image_size, read_colour_mask, read_mask, sizes_tell, stored_geometry, turn_upright
+from dinoskip.runtime.randomness import derive
 
 BACKGROUND = "background"
 IGNORE = 255  # the label of pixels that are not scored

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.errors import DataError
-from dinoskip.images import image_size, read_mask
+from dinoskip.io.images import image_size, read_mask
 
 VOID = 255  # of a label map: background in the scores
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from dinoskip.console import log
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import content_marks, is_image_name, name_key, nfc, prefix_of
 from dinoskip.data.recognise.content import ImageContent, content_of
 from dinoskip.data.recognise.label_maps import find_label_maps
 from dinoskip.errors import DataError, DinoskipError, guard
-from dinoskip.files import (
+from dinoskip.io.files import (
     MANIFEST,
     MAX_JSON,
     canonical_json,
@@ -36,7 +35,8 @@ from dinoskip.files import (
     sha256_bytes,
     write_bytes,
 )
-from dinoskip.images import image_from_bytes, size_from_bytes
+from dinoskip.io.images import image_from_bytes, size_from_bytes
+from dinoskip.runtime.console import log
 
 PACK_RECORD = "pack.json"
 INDEX_FORMAT = 2  # 1 had no sha256

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from dinoskip.errors import DataError
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 SIDE = 256  # longest side of a sprite, pixels
 PHOTOS = {

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dinoskip.cores import available_cores
 from dinoskip.errors import DataError, first_line
+from dinoskip.runtime.cores import available_cores
 
 GRACE_S = 30
 WORKER_TIMEOUT_S = 600

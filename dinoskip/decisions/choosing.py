@@ -17,9 +17,9 @@ from typing import Any
 
 from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.decisions.failures import failed_cuts, is_lifeless
-from dinoskip.estimates import Estimate, estimate, known
-from dinoskip.records import ImageRecords
-from dinoskip.results import (
+from dinoskip.results.estimates import Estimate, estimate, known
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import (
     CROSS_FITTED,
     FIXED,
     HELD_OUT,
@@ -30,7 +30,7 @@ from dinoskip.results import (
     best_by_heldout,
     combined,
 )
-from dinoskip.tasks import is_error
+from dinoskip.settings.tasks import is_error
 
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a fit of the evaluation's own
 ALONE = "fixed beforehand, the only one measured"
@@ -48,8 +48,8 @@ class Score:
 
     ``row`` is that of the block shown; ``blocks`` are several where halves of the images choose differently, the
     commonest first, and ``read`` the rows of the two commonest. ``how`` says in words how the block was chosen,
-    ``selected`` (:data:`dinoskip.results.SELECTIONS`) how all was that the number is of: the block, and the trial of
-    its row. ``best`` is the row of the best block on the images shown. ``outcomes`` are what each image contributes,
+    ``selected`` (:data:`dinoskip.results.rows.SELECTIONS`) how all was that the number is of: the block, and the trial
+    of its row. ``best`` is the row of the best block on the images shown. ``outcomes`` are what each image contributes,
     one a fit of the evaluation's own, ``fitted`` is the estimate where there is no one block. ``when`` is the epoch
     where it is not the last.
     """

@@ -4,13 +4,13 @@ Of two networks one is better where the difference **and** its gain over its own
 correction for all comparisons of the page (Holm), and
 
 - the block, learning rate and whatever else was chosen was not chosen on the images shown, of either
-  (:data:`dinoskip.results.SELECTIONS`), and the learning rate of both is resolved: what fails this is not tested, and
-  no part of the correction;
+  (:data:`dinoskip.results.rows.SELECTIONS`), and the learning rate of both is resolved: what fails this is not tested,
+  and no part of the correction;
 - it is not dead: tokens alike, graphs complete, and no gain over its own start that is known.
 
 With one training each only the images are random, and another training may turn the difference: the word is then
-*higher* or *lower*, not *better* or *worse*, and p takes trainings to differ by luck (:mod:`dinoskip.estimates`).
-"""
+*higher* or *lower*, not *better* or *worse*, and p takes trainings to differ by luck
+(:mod:`dinoskip.results.estimates`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from dinoskip.decisions.choosing import Score
 from dinoskip.decisions.wording import signed
-from dinoskip.estimates import (
+from dinoskip.results.estimates import (
     ONE_EACH,
     SIGNIFICANT,
     Difference,
@@ -33,9 +33,9 @@ from dinoskip.estimates import (
     least_gap,
     one_sided,
 )
-from dinoskip.results import SHOWN
-from dinoskip.statistics import holm
-from dinoskip.tasks import is_error
+from dinoskip.results.rows import SHOWN
+from dinoskip.results.statistics import holm
+from dinoskip.settings.tasks import is_error
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 HIGHER, LOWER = "higher", "lower"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.average_precision import MatchedDetections, average_precision_splits, mean_average_precision
-from dinoskip.estimates import Estimate, estimate
-from dinoskip.randomness import numpy_rng
-from dinoskip.statistics import F64, Records, as_areas, mean_iou, parts_of_areas
+from dinoskip.results.average_precision import MatchedDetections, average_precision_splits, mean_average_precision
+from dinoskip.results.estimates import Estimate, estimate
+from dinoskip.results.statistics import F64, Records, as_areas, mean_iou, parts_of_areas
+from dinoskip.runtime.randomness import numpy_rng
 
 LEAST_TO_CHOOSE = 30
 """With fewer units a block is fixed beforehand: halves of them choose by chance."""

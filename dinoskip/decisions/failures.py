@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dinoskip.cut_protocols import CutProtocol
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.cut_protocols import CutProtocol
 
 MOST = 0.5
 """Share of the images: where more than this have no cut, the number is not one of the network."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dinoskip.estimates import Difference
+from dinoskip.results.estimates import Difference
 
 ROUNDED = 0.05
 """Percent points: what is below prints as 0.0 and has no sign."""

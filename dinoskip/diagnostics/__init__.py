@@ -12,7 +12,7 @@ from dinoskip.diagnostics.quantization import distortions, fake_quantise, normal
 from dinoskip.diagnostics.signal import SignalRow, bundled_photos, dial_table, signal_table
 from dinoskip.diagnostics.similarity import StreamingCKA, cka_between, linear_cka
 from dinoskip.diagnostics.tokens import norm_outliers, rankme, stable_rank
-from dinoskip.rank_collapse import Conditioning, condition_number, effective_rank, token_cosine
+from dinoskip.models.rank_collapse import Conditioning, condition_number, effective_rank, token_cosine
 
 __all__ = [
     "AttentionMeasures",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dinoskip.diagnostics.activations import BlockActivations
 from dinoskip.models.entmax import attention_rows
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.diagnostics.activations import BlockActivations, block_activations
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
@@ -23,7 +22,8 @@ from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions, head_factors, is_plain_attention, mlps
 from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.levels import inputs_and_outputs_of
-from dinoskip.rank_collapse import effective_rank, token_cosine
+from dinoskip.models.rank_collapse import effective_rank, token_cosine
+from dinoskip.settings.config import Config
 
 
 class BlockAnalysisConfig(Config):

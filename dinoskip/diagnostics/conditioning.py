@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_sites import head_factors, is_plain_attention
-from dinoskip.rank_collapse import Conditioning, condition_number
+from dinoskip.models.rank_collapse import Conditioning, condition_number
 
 
 def vo_condition(block: nn.Module) -> Conditioning:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 GROUP = 8  # images whose patches are clustered together
 ITERATIONS = 20

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 MOST_VALUES = 100_000  # of which an entropy is taken
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.models import Backbone
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 PARTS = ("query", "key", "value", "output", "fc1", "fc2")
 _CLASSES = 10

@@ -15,7 +15,7 @@ from timm.layers import Attention
 from torch import Tensor
 
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 EXACT = 1536
 """Up to this many inputs (tokens × width) a Jacobian is formed."""

@@ -15,7 +15,7 @@ from dinoskip.diagnostics.dse import clusters_of, dse, random_order
 from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.diagnostics.tokens import rankme
 from dinoskip.models import Backbone
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 OWN, SHARED = 3, 24  # clusters in an image, and in eight images
 _AT_ONCE = 16

@@ -23,7 +23,7 @@ from dinoskip.diagnostics.jacobian import evenly, jacobian_of, scaled_factors
 from dinoskip.diagnostics.signal import as_input
 from dinoskip.errors import DataError
 from dinoskip.models.attention_sites import is_plain_attention
-from dinoskip.rank_collapse import token_cosine_on_device
+from dinoskip.models.rank_collapse import token_cosine_on_device
 
 COUNT = 2
 TOKENS = 12

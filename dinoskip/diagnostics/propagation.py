@@ -9,9 +9,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from torch.nn import functional as F
 
+from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.models.vit import embed
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.runtime.randomness import torch_rng
 
 _CLASSES = 10
 _HEAD_STD = 0.02

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from dinoskip.errors import ConfigError
-from dinoskip.files import hash_of
+from dinoskip.io.files import hash_of
 from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions, mlps
 

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import read_image
 from dinoskip.init import calibrated_, skipless_, trunc_normal_
 from dinoskip.init.config import paper_init
+from dinoskip.io.images import read_image
 from dinoskip.models.attention_sites import attentions
 from dinoskip.models.build import create_model
+from dinoskip.models.rank_collapse import effective_rank, token_cosine
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import embed
-from dinoskip.rank_collapse import effective_rank, token_cosine
-from dinoskip.vit_config import SkipWeight
+from dinoskip.settings.vit_config import SkipWeight
 
 PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")
 STARTS = ("default", "paper", "calibrated, mixing")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.models import Backbone
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 TOKENS = 256  # of an image that CKA is taken of, at most
 _ROUNDING = 1000  # times the dtype's epsilon: what a forward pass may leave of a difference that is none

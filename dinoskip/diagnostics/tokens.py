@@ -1,6 +1,6 @@
 """Measures of token sets: conditioning, stable rank, RankMe and norm outliers.
 
-Cosine and effective rank are in ``dinoskip.rank_collapse``. Singular values are of
+Cosine and effective rank are in ``dinoskip.models.rank_collapse``. Singular values are of
 float64 matrices, never square roots of a float32 Gram matrix's.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
 
 OUTLIER = 3.0
 """A token is an outlier from this many times the median norm of its image on."""

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.console import Progress
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
 from dinoskip.features.store import FeatureStore, cls_name, tokens_name
-from dinoskip.files import (
+from dinoskip.io.files import (
     canonical_json,
     list_files,
     publish_directory,
@@ -37,7 +36,8 @@ from dinoskip.files import (
     write_manifest,
     write_text,
 )
-from dinoskip.output import reserve
+from dinoskip.io.output import reserve
+from dinoskip.runtime.console import Progress
 
 SHARD_BYTES = 2**28
 KIND = "converted features"  # of a manifest's info

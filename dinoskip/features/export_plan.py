@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dinoskip.config import settings_for_key
 from dinoskip.data.listing import content_marks
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
-from dinoskip.files import hash_of
-from dinoskip.images import image_size
+from dinoskip.io.files import hash_of
+from dinoskip.io.images import image_size
+from dinoskip.settings.config import settings_for_key
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone

@@ -8,17 +8,17 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dinoskip.console import Progress, duration, human_bytes, log
-from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 from dinoskip.errors import DataError, ForeignOutput, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
 from dinoskip.features.writer import StoreWriter, discard, free_bytes, partial_path, prepare, refuse_foreign
-from dinoskip.files import MANIFEST, read_json
-from dinoskip.locks import DirectoryLock, directory_lock
-from dinoskip.output import followed, remove_empty
+from dinoskip.io.files import MANIFEST, read_json
+from dinoskip.io.locks import DirectoryLock, directory_lock
+from dinoskip.io.output import followed, remove_empty
+from dinoskip.runtime.console import Progress, duration, human_bytes, log
+from dinoskip.runtime.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.cores import available_cores
 from dinoskip.errors import DataError
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.transform import Normalise, load_pixels
+from dinoskip.runtime.cores import available_cores
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone

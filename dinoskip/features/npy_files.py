@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.arrays import map_array
-from dinoskip.cores import available_cores
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.files import open_regular
+from dinoskip.io.arrays import map_array
+from dinoskip.io.files import open_regular
+from dinoskip.runtime.cores import available_cores
 
 Arrays = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # name -> dtype and shape
 _CHUNK = 2**20  # bytes: stays in a core's cache between hashing and looking at it

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from dinoskip.console import log
 from dinoskip.errors import DataError
 from dinoskip.features.transform import Transform
-from dinoskip.images import image_size
+from dinoskip.io.images import image_size
+from dinoskip.runtime.console import log
 
 
 def without_small(opened: Any, transform: Transform, multiple: int) -> Any:

@@ -31,8 +31,8 @@ from dinoskip.features.npy_files import (
     verification_wanted,
 )
 from dinoskip.features.transform import Transform
-from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
-from dinoskip.results import normalisation_of
+from dinoskip.io.files import MANIFEST, read_json, read_manifest, verify_manifest
+from dinoskip.results.rows import normalisation_of
 
 FORMAT = 1
 DESCRIPTION = "features.json"
@@ -153,8 +153,8 @@ class FeatureSet(ABC):
         All that the same export holds, ``facet`` among them.
     weights_hash, normalisation, positions, transform, patch_size, dim, depth
         Of the backbone; mean and deviation of its images as text, and its rule of positions, "" where not known (as
-        rows have them, :class:`dinoskip.results.EvalResult`); how images were sized; pixels a patch; channels C; number
-        of blocks of the backbone.
+        rows have them, :class:`dinoskip.results.rows.EvalResult`); how images were sized; pixels a patch; channels C;
+        number of blocks of the backbone.
     ragged, offsets
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import read_image
-from dinoskip.resize import centre_crop, resize, short_side_size
+from dinoskip.io.images import read_image
+from dinoskip.io.resize import centre_crop, resize, short_side_size
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 RESAMPLING = MappingProxyType(
     {

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
 from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureSet, FeatureStore
+from dinoskip.runtime.console import Progress
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone

@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.console import human_bytes
 from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
-from dinoskip.files import (
+from dinoskip.io.files import (
     TEMPORARY,
     canonical_json,
     open_regular,
@@ -39,7 +38,8 @@ from dinoskip.files import (
     write_manifest,
     write_text,
 )
-from dinoskip.output import refuse_links_in, remove
+from dinoskip.io.output import refuse_links_in, remove
+from dinoskip.runtime.console import human_bytes
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 SUM_BYTES = 4  # of a journal's entry for a batch

@@ -13,7 +13,6 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.config import Config, RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_sites import (
     Attention,
@@ -24,6 +23,7 @@ from dinoskip.models.attention_sites import (
     mlps,
     write,
 )
+from dinoskip.settings.config import Config, RawConfig, validate
 
 Assignments = Iterator[tuple[str, Tensor]]
 LAYERS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_sites import Attention, Factor, attentions, mlps
 from dinoskip.models.levels import inputs_and_outputs_of
-from dinoskip.rank_collapse import condition_number, effective_rank, token_cosine
+from dinoskip.models.rank_collapse import condition_number, effective_rank, token_cosine
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, in_place, plain_blocks
 from dinoskip.init.config import CalibratedInit
@@ -23,7 +22,8 @@ from dinoskip.init.default import default_tensors
 from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import fused_qkv
 from dinoskip.models.vit import embed
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.console import log
+from dinoskip.runtime.randomness import torch_rng
 
 _CHUNK = 8
 """Images that go through a block together; the first ones decide the attention's temperature."""

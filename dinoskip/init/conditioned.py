@@ -12,7 +12,7 @@ from dinoskip.init.assign import Assignments, attentions_for, in_place, skip_wei
 from dinoskip.init.config import NEEDS_SKIP, NEEDS_SKIP_HINT, ConditionedInit, Part, Values
 from dinoskip.init.orthogonal import haar
 from dinoskip.models.attention_sites import Attention, Factor, write
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def conditioned_tensors(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, Positive, implementation, no_duplicates
-from dinoskip.console import log
 from dinoskip.plugins import ByName
-from dinoskip.vit_config import PositionResize, TemperatureMode, VitConfig
+from dinoskip.runtime.console import log
+from dinoskip.settings.config import Config, OmitDefaultFromKey, Positive, implementation, no_duplicates
+from dinoskip.settings.vit_config import PositionResize, TemperatureMode, VitConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 _TOKEN_STD = {"pos_embed": 0.02, "cls_token": 0.02, "reg_token": 1e-6, "dist_token": 0.02}
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from dinoskip.init.assign import Assignments
 from dinoskip.init.config import MaeInit
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def mae_tensors(model: nn.Module, settings: MaeInit, seed: int) -> Assignments:

@@ -12,7 +12,7 @@ from dinoskip.init.config import MimeticInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
 from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models.positions import sincos_positions
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def mimetic_tensors(model: nn.Module, settings: MimeticInit, seed: int) -> Assignments:

@@ -11,7 +11,7 @@ from dinoskip.init.config import Reading, ResidualFreeInit
 from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
 from dinoskip.models.attention_sites import write
 from dinoskip.models.temperature import temperatures
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def residual_free_tensors(model: nn.Module, settings: ResidualFreeInit, seed: int) -> Assignments:

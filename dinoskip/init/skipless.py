@@ -9,7 +9,6 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from dinoskip.console import log
 from dinoskip.init.assign import (
     Assignments,
     attention_tensors,
@@ -22,7 +21,8 @@ from dinoskip.init.assign import (
 from dinoskip.init.config import Draw, MlpInit, Noise, Scale, SkiplessInit
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
 from dinoskip.models.attention_sites import write
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.console import log
+from dinoskip.runtime.randomness import torch_rng
 
 BETA_EXPONENT = math.log2(1 / 0.6)
 """Of beta's fall with width, such that 1 at ViT-S (384) is the paper's 0.6 at ViT-B (768)."""

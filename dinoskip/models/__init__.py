@@ -11,8 +11,8 @@ from dinoskip.models.heads import DINOHead
 from dinoskip.models.load import load_backbone
 from dinoskip.models.timm_registry import save_timm_folder  # its import registers with timm
 from dinoskip.models.vit import Block
-from dinoskip.specs import newest_checkpoint
-from dinoskip.vit_config import GrayingConfig, TemperatureConfig, VitConfig
+from dinoskip.settings.specs import newest_checkpoint
+from dinoskip.settings.vit_config import GrayingConfig, TemperatureConfig, VitConfig
 
 __all__ = [
     "Backbone",

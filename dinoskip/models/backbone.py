@@ -17,7 +17,6 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError, ReadError, first_line
 from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
 from dinoskip.models.entmax import EntmaxAttention
@@ -28,9 +27,10 @@ from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
 from dinoskip.models.image_transform import ImageTransform
 from dinoskip.models.levels import HookedLevels, LevelReader, TimmLevels
 from dinoskip.models.temperature import Temperature
-from dinoskip.precision import frozen_passes
-from dinoskip.read_points import FACETS
-from dinoskip.results import Precision
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.runtime.console import log
+from dinoskip.runtime.precision import frozen_passes
+from dinoskip.settings.read_points import FACETS
 
 Norm = Literal["none", "final", "layer"]
 OWN_POSITIONS = "own"

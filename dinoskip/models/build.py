@@ -13,7 +13,7 @@ from dinoskip.models.temperature import temper_
 from dinoskip.models.timm_networks import network_of
 from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.vit import Block, Vit
-from dinoskip.vit_config import (
+from dinoskip.settings.vit_config import (
     SHAPES,
     AttentionRows,
     GrayingConfig,

@@ -8,7 +8,7 @@ import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from dinoskip.precision import at_least_float32
+from dinoskip.runtime.precision import at_least_float32
 
 
 def entmax15(logits: Tensor) -> Tensor:

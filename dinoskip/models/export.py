@@ -15,9 +15,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.config import dump
 from dinoskip.errors import WeightsError
-from dinoskip.files import (
+from dinoskip.io.files import (
     canonical_json,
     load_tensors,
     read_tensor_header,
@@ -25,8 +24,9 @@ from dinoskip.files import (
     verify_beside_manifest,
 )
 from dinoskip.models.build import from_config
-from dinoskip.specs import FORMAT, METADATA_KEY, declared_weights
-from dinoskip.vit_config import VitConfig
+from dinoskip.settings.config import dump
+from dinoskip.settings.specs import FORMAT, METADATA_KEY, declared_weights
+from dinoskip.settings.vit_config import VitConfig
 
 PREFIXES = ("module.", "_orig_mod.", "backbone.")
 _FIRST = "blocks.0."

@@ -20,7 +20,7 @@ from timm.layers import LayerNorm, SwiGLUPacked
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, WeightsError, first_line
-from dinoskip.files import read_tensor_header
+from dinoskip.io.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import build_from_weights, check_fit, model_shapes
 from dinoskip.models.from_hf import load_hf
@@ -30,8 +30,8 @@ from dinoskip.models.known_networks import load_known
 from dinoskip.models.position_grids import Grid, Positions, checked_grid, grid_of
 from dinoskip.models.vit import Vit
 from dinoskip.models.wrappings import NotInFile, Tower, find_tower, read_content, refuse_unread
-from dinoskip.specs import METADATA_KEY, authors_positions, checked_role, is_timm_folder
-from dinoskip.vit_config import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
+from dinoskip.settings.specs import METADATA_KEY, authors_positions, checked_role, is_timm_folder
+from dinoskip.settings.vit_config import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
 
 NOT_BACKBONE = re.compile(
     r"(head|heads|head_dist|fc|classifier|pre_logits|attn_pool|projector|predictor|dino_head|ibot_head)\."

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
-from dinoskip.files import refuse_text_in
+from dinoskip.io.files import refuse_text_in
 from dinoskip.models.adapter import LoadedModel, VitAdapter, square_patch_side
 from dinoskip.models.export import listed
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.image_statistics import CLIP, HALF, IMAGENET, Statistics
-from dinoskip.randomness import derive
+from dinoskip.runtime.randomness import derive
 
 # What a published file holds besides the image backbone, by the start of a name; all else must fit.
 NOT_BACKBONE = (

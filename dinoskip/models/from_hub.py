@@ -20,7 +20,7 @@ from dinoskip.errors import ConfigError, WeightsError, first_line
 from dinoskip.models.adapter import LoadedModel, VitAdapter, project_fused, square_patch_side
 from dinoskip.models.export import load_strict
 from dinoskip.models.wrappings import read_tower
-from dinoskip.randomness import derive
+from dinoskip.runtime.randomness import derive
 
 GITHUB = "https://api.github.com"
 _LONGEST_ANSWER = 2**24  # bytes: GitHub lists 300 files at most

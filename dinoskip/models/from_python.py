@@ -12,7 +12,7 @@ from torch import nn
 
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.randomness import derive
+from dinoskip.runtime.randomness import derive
 
 
 def load_python(text: str, **options: Any) -> LoadedModel:

@@ -21,9 +21,8 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError, DinoskipError, ReadError, WeightsError, first_line
-from dinoskip.files import refuse_text_in
+from dinoskip.io.files import refuse_text_in
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -37,6 +36,7 @@ from dinoskip.models.hf_client import hub_client
 from dinoskip.models.timm_networks import build_timm, offline_hint
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
 from dinoskip.models.wrappings import find_network, find_tower, held, read_content, refuse_unread, without_heads
+from dinoskip.runtime.console import log
 
 # What a published file holds besides the backbone; left out where the model has no such part.
 NOT_BACKBONE = ("head.", "head_dist.", "attn_pool.", "mask_token")

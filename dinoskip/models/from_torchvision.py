@@ -15,7 +15,7 @@ from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_strict
 from dinoskip.models.timm_networks import offline_hint
 from dinoskip.models.wrappings import find_network, held, read_content, refuse_unread, without_heads
-from dinoskip.randomness import derive
+from dinoskip.runtime.randomness import derive
 
 
 def load_torchvision(name: str, **options: Any) -> LoadedModel:

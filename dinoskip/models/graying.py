@@ -18,7 +18,7 @@ from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.vit_config import GrayingConfig, Kind
+from dinoskip.settings.vit_config import GrayingConfig, Kind
 
 
 class TokenGraying(nn.Module):

@@ -18,7 +18,7 @@ from timm.data import (
 )
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 
 Statistics = tuple[Sequence[float], Sequence[float]]
 IMAGENET: Statistics = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from dinoskip.images import rgb_array
-from dinoskip.resize import centre_crop, resize
+from dinoskip.io.images import rgb_array
+from dinoskip.io.resize import centre_crop, resize
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 
-from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.backbone import Backbone, LayerFeatures, level_backbone, takes_apart
@@ -36,8 +35,9 @@ from dinoskip.models.from_timm import load_timm
 from dinoskip.models.from_torchvision import load_torchvision
 from dinoskip.models.image_statistics import three_numbers, whose
 from dinoskip.models.vit import can_resize
-from dinoskip.results import normalisation_of
-from dinoskip.specs import authors_positions, run_weights, split_spec
+from dinoskip.results.rows import normalisation_of
+from dinoskip.runtime.console import log
+from dinoskip.settings.specs import authors_positions, run_weights, split_spec
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
 
@@ -81,9 +81,9 @@ def load_backbone(
     ``seed`` and ``revision`` for ``hf:``. ``mean`` and ``std`` (one number or three, of pixels in 0..1) normalise
     images; unless given, what the network or files beside it say, else ImageNet's. ``pos_embed`` ("timm" |
     "dino" | "bicubic"): how positions are interpolated; unless given, what weights of ours say of themselves, their
-    authors' rule for names of timm (:func:`dinoskip.specs.authors_positions`), what names of tensors tell of other
-    files ("dino" if nothing), "timm" elsewhere. ``layers`` (names, or one string of them joined by +) reads any network
-    level by level; ``image_size`` is the side of the picture from which its grids are read, and for
+    authors' rule for names of timm (:func:`dinoskip.settings.specs.authors_positions`), what names of tensors tell of
+    other files ("dino" if nothing), "timm" elsewhere. ``layers`` (names, or one string of them joined by +) reads any
+    network level by level; ``image_size`` is the side of the picture from which its grids are read, and for
     timm and torchvision the size that it is built for.
     What is concluded of a file that does not say it is logged in one line, and in ``info["read_as"]``.
     Raises :class:`ConfigError` for a spec or model that is not understood and :class:`WeightsError` for weights that

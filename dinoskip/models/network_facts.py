@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dinoskip.errors import first_line
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.timm_networks import built_for
-from dinoskip.vit_config import NetworkFacts
+from dinoskip.settings.vit_config import NetworkFacts
 
 
 @lru_cache(maxsize=64)
@@ -51,7 +51,7 @@ def refused_size(name: str, size: int, side: int) -> str | None:
 def flops_of(name: str, size: int, side: int) -> int:
     """Operations of a forward pass of one image of ``side`` pixels, as torch counts them: products and convolutions.
 
-    An addition and a multiplication are two, as in :mod:`dinoskip.flops`.
+    An addition and a multiplication are two, as in :mod:`dinoskip.settings.flops`.
     """
     with FlopCounterMode(display=False) as counter:
         _run(_without_storage(name, size), side)

@@ -7,7 +7,7 @@ from typing import get_args
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.vit_config import TemperatureConfig, TemperatureMode
+from dinoskip.settings.vit_config import TemperatureConfig, TemperatureMode
 
 
 def temperatures(

@@ -19,8 +19,8 @@ from dinoskip.models.family_blocks import skip_blocks, start_gains_
 from dinoskip.models.graying import TokenGraying
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.skip_weight import weigh_skips_
-from dinoskip.randomness import derive
-from dinoskip.vit_config import GrayingConfig, VitConfig
+from dinoskip.runtime.randomness import derive
+from dinoskip.settings.vit_config import GrayingConfig, VitConfig
 
 
 def network_of(config: VitConfig, *, seed: int = 0, drop_path_rate: float = 0.0, **_: Any) -> Any:

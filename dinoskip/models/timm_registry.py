@@ -18,12 +18,20 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from dinoskip.config import Config, dump
 from dinoskip.errors import ConfigError
-from dinoskip.files import write_json
+from dinoskip.io.files import write_json
 from dinoskip.models.build import create_model
 from dinoskip.models.export import save_weights
-from dinoskip.vit_config import SHAPES, GrayingConfig, SkipWeight, TemperatureConfig, VitConfig, layout_of, timm_name
+from dinoskip.settings.config import Config, dump
+from dinoskip.settings.vit_config import (
+    SHAPES,
+    GrayingConfig,
+    SkipWeight,
+    TemperatureConfig,
+    VitConfig,
+    layout_of,
+    timm_name,
+)
 
 _CFG = {
     "num_classes": 1000,

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.files import atomic_path
+from dinoskip.io.files import atomic_path
 from dinoskip.models.backbone import Backbone, Norm
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 TOLERANCE = 1e-4  # of the largest feature, between a program and the network that it was made of
 METADATA = "dinoskip"

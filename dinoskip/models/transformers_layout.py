@@ -12,10 +12,10 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
 from dinoskip.errors import ConfigError, translate_write_errors
-from dinoskip.files import write_json, write_text
+from dinoskip.io.files import write_json, write_text
 from dinoskip.models.export import load_strict
 from dinoskip.models.from_hf import transformers_library
-from dinoskip.vit_config import SHAPES, VitConfig, layout_of
+from dinoskip.settings.vit_config import SHAPES, VitConfig, layout_of
 
 LAYER_NORM_EPS = 1e-6  # timm's ViTs
 _OUTSIDE = {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
-from dinoskip.vit_config import PositionResize, Skip
+from dinoskip.settings.vit_config import PositionResize, Skip
 
 
 class WeightedSkips(nn.Module):

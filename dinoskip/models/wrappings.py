@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.errors import WeightsError
-from dinoskip.files import is_zip, load_tensors, load_torch_file
+from dinoskip.io.files import is_zip, load_tensors, load_torch_file
 
 PATCH_EMBEDDINGS = (
     "patch_embed.proj.weight",  # timm, the DINO authors, MAE, iBOT, MoCo v3
@@ -97,7 +97,7 @@ def read_content(path: Path, *, shapes_only: bool = False) -> Any:
     """What a ``.safetensors`` or torch file holds. Raises :class:`WeightsError` for files that are neither.
 
     Settings and numbers beside the weights (Namespace, OmegaConf, Lightning, numpy) are passed over. With
-    ``shapes_only``, the tensors of a torch file have no values (:func:`dinoskip.files.load_torch_file`).
+    ``shapes_only``, the tensors of a torch file have no values (:func:`dinoskip.io.files.load_torch_file`).
     """
     if path.suffix == ".safetensors":
         return load_tensors(path)

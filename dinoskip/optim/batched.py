@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.distributed import all_ranks
-from dinoskip.precision import exact_products
+from dinoskip.runtime.distributed import all_ranks
+from dinoskip.runtime.precision import exact_products
 
 Shape = tuple[int, ...]
 Group = dict[str, Any]

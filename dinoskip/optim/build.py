@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.distributed import local
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.groups import NamedParameters, param_groups
+from dinoskip.runtime.distributed import local
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.optim.schedules import Beta, Scheduled
 from dinoskip.plugins import ByName
+from dinoskip.settings.config import OmitDefaultFromKey, implementation
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dinoskip.distributed import all_ranks, local, local_part, whole
 from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State, mean_flops
-from dinoskip.precision import tf32_products
+from dinoskip.runtime.distributed import all_ranks, local, local_part, whole
+from dinoskip.runtime.precision import tf32_products
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

@@ -25,11 +25,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dinoskip.console import log
 from dinoskip.optim.batched import Group, Piece, Shape, Stack, as_matrix, row_blocks
 from dinoskip.optim.config import SoapConfig
 from dinoskip.optim.preconditioned import Incidents, PreconditionedOptimizer
-from dinoskip.precision import exact_products
+from dinoskip.runtime.console import log
+from dinoskip.runtime.precision import exact_products
 
 STREAMS = 4  # of one CUDA device: cuSOLVER's QR of one matrix leaves most of the GPU idle
 

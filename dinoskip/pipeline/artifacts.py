@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dinoskip.errors import DataError
-from dinoskip.files import (
+from dinoskip.io.files import (
     MANIFEST,
     file_problem,
     find_below,
@@ -21,7 +21,7 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.output import own_folder, refuse_links_in, remove, remove_aside
+from dinoskip.io.output import own_folder, refuse_links_in, remove, remove_aside
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use

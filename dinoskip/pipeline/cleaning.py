@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dinoskip.errors import OutputInUse
-from dinoskip.files import find_below
-from dinoskip.locks import directory_lock, file_system_time, held_by
-from dinoskip.output import refuse_link, remove_aside
-from dinoskip.output import remove as remove_file
-from dinoskip.output import remove_empty as remove_folder
+from dinoskip.io.files import find_below
+from dinoskip.io.locks import directory_lock, file_system_time, held_by
+from dinoskip.io.output import refuse_link, remove_aside
+from dinoskip.io.output import remove as remove_file
+from dinoskip.io.output import remove_empty as remove_folder
 from dinoskip.pipeline.artifacts import PARTIAL, Artifacts
 
 RUNNING = "running"

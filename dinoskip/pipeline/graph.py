@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from dinoskip.config import Config, flatten, settings_for_key
-from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, did_you_mean
-from dinoskip.files import hash_of
+from dinoskip.io.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
+from dinoskip.runtime.console import log
+from dinoskip.settings.config import Config, flatten, settings_for_key
 
 State = Literal["cached", "run", "blocked", "damaged"]
 NAMED = 3  # inputs that a blocked node is said to wait for

@@ -19,12 +19,12 @@ from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError, DataError, DinoskipError
-from dinoskip.files import hash_of, read_json, write_json
+from dinoskip.io.files import hash_of, read_json, write_json
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection
-from dinoskip.tasks import tasks
+from dinoskip.settings.tasks import tasks
 
 CHECK = "equal-files"
 KEPT = "verdicts"

@@ -15,7 +15,7 @@ from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.leaks import KEPT
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.tasks import tasks
+from dinoskip.settings.tasks import tasks
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dinoskip.console import duration, log, read_metrics
 from dinoskip.errors import DataError, DinoskipError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.pipeline.graph import Node
-from dinoskip.results import EvalResult, best_by_heldout, read_rows
+from dinoskip.results.rows import EvalResult, best_by_heldout, read_rows
+from dinoskip.runtime.console import duration, log, read_metrics
 
 NO_TIME = "no time yet: nothing of this study was measured on this machine"
 Work = tuple[str, float]

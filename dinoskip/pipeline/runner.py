@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dinoskip.console import log
-from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
-from dinoskip.files import differing_files, hash_of, write_json
-from dinoskip.locks import directory_lock
-from dinoskip.output import refuse_link
+from dinoskip.io.files import differing_files, hash_of, write_json
+from dinoskip.io.locks import directory_lock
+from dinoskip.io.output import refuse_link
 from dinoskip.pipeline.artifacts import ACCEPTED, AS, CHANGED_DATA, Artifacts, is_volatile, write_marks
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
@@ -24,6 +22,8 @@ from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
 from dinoskip.pipeline.storage import Stores, readers_of
+from dinoskip.runtime.console import log
+from dinoskip.runtime.environment import machine
 
 WAITING_SECONDS = 60.0  # between lines that say for whom a run waits
 
@@ -83,7 +83,7 @@ class Runner:
         Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
         :class:`OutputInUse` when another run is at a node of the same variant, and whatever a stage raises.
         """
-        from dinoskip.distributed import group_without_timeout, world  # torch
+        from dinoskip.runtime.distributed import group_without_timeout, world  # torch
 
         same = {node.id: hash_of(node.plain)[:12] for node in self.planner.nodes} | {"stages": sorted(chosen)}
         with world(self.device, same, self.study) as here:

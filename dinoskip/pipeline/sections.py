@@ -11,13 +11,13 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from dinoskip.config import Config, Multiscale, OneOrSeveral
 from dinoskip.data.sets import DatasetConfig
-from dinoskip.fields import Name, not_empty
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.variants import VariantsConfig
-from dinoskip.results import Precision
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.settings.config import Config, Multiscale, OneOrSeveral
+from dinoskip.settings.fields import Name, not_empty
 from eval.online.config import OnlineConfig
 
 S = TypeVar("S", bound=Config)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip import __version__
-from dinoskip.config import Config, settings_for_key
 from dinoskip.data.listing import FilesAsRead
 from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.errors import DataError
 from dinoskip.pipeline.graph import Node, NodeSettings
-from dinoskip.results import UNKNOWN_EPOCH
-from dinoskip.tasks import TaskOption
+from dinoskip.results.rows import UNKNOWN_EPOCH
+from dinoskip.settings.config import Config, settings_for_key
+from dinoskip.settings.tasks import TaskOption
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dinoskip.console import human_bytes, log
 from dinoskip.errors import DiskFull
-from dinoskip.locks import held_by
+from dinoskip.io.locks import held_by
 from dinoskip.pipeline.cleaning import RUNNING
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage
+from dinoskip.runtime.console import human_bytes, log
 
 
 def readers_of(nodes: Sequence[Node], stages: Mapping[str, Stage]) -> dict[str, list[str]]:

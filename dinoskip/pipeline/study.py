@@ -14,11 +14,8 @@ from typing import Any
 
 from pydantic import create_model
 
-from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
-from dinoskip.console import log
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.networks import Network
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
@@ -27,7 +24,10 @@ from dinoskip.pipeline.stages.external import HASHES
 from dinoskip.pipeline.stages.tasks import rounded_sizes
 from dinoskip.pipeline.variants import Variant, confounds, expand
 from dinoskip.plugins import use_files
-from dinoskip.tasks import tasks
+from dinoskip.runtime.console import log
+from dinoskip.settings.config import Config, RawConfig, apply_overrides, read_yaml, validate
+from dinoskip.settings.networks import Network
+from dinoskip.settings.tasks import tasks
 from dinoskip.training.supervised_config import with_defaults
 
 STAGES = stages.load_all()

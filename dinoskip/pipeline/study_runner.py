@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dinoskip.console import log
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.output import given_folder
+from dinoskip.io.output import given_folder
 from dinoskip.pipeline import leaks, meaning
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
@@ -20,6 +19,7 @@ from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.study import STAGES
 from dinoskip.pipeline.variants import Variant
+from dinoskip.runtime.console import log
 
 _REASON = 140  # letters of why a stage has not run
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from dinoskip.config import Config, Distinct, OmitDefaultFromKey, RawConfig, merge, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
-from dinoskip.networks import Network, known_network, network_of_config
 from dinoskip.optim.config import OptimizerConfig
-from dinoskip.specs import split_spec, training_of
+from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey, RawConfig, merge, validate
+from dinoskip.settings.networks import Network, known_network, network_of_config
+from dinoskip.settings.specs import split_spec, training_of
 from dinoskip.training.supervised_config import with_defaults
 
 C = TypeVar("C", bound=Config)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dinoskip.console import say
 from dinoskip.errors import DinoskipError
 from dinoskip.plugins import found, use_files
+from dinoskip.runtime.console import say
 from dinoskip.testing.parts import problems_of
 
 

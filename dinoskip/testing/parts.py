@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from dinoskip.config import Config, RawConfig, apply_overrides, validate
 from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.sets import KINDS
 from dinoskip.data.sets.kind import DatasetKind
@@ -19,9 +18,10 @@ from dinoskip.errors import ConfigError
 from dinoskip.models.build import from_config
 from dinoskip.optim.schedules import Scheduled
 from dinoskip.plugins import Table
-from dinoskip.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
+from dinoskip.settings.config import Config, RawConfig, apply_overrides, validate
+from dinoskip.settings.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.pretrain_config import PretrainConfig
-from dinoskip.vit_config import VitConfig
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.layers.layer import Source
 

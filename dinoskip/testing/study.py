@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dinoskip.files import write_text
-from dinoskip.results import read_rows
-from dinoskip.tasks import TASKS
+from dinoskip.io.files import write_text
+from dinoskip.results.rows import read_rows
+from dinoskip.settings.tasks import TASKS
 
 EXAMPLES = Path(str(files("dinoskip.testing") / "examples"))
 

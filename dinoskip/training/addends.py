@@ -15,11 +15,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.distributed import local
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.build import from_config
 from dinoskip.models.load import load_backbone
-from dinoskip.precision import at_least_float32
+from dinoskip.runtime.distributed import local
+from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import OF_THE_RUN, AddendsConfig
 from dinoskip.training.dino import make_teacher
 from dinoskip.training.feature_losses import gram_loss, koleo_of_crops, resized

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, implementation
+from dinoskip.settings.config import Config, OmitDefaultFromKey, implementation
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dinoskip.console import log
 from dinoskip.errors import first_line
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
+from dinoskip.runtime.console import log
 
 FOLDER = "boards"
 _PATIENCE = 60  # seconds for W&B to answer; the other ranks wait meanwhile

@@ -13,14 +13,14 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from dinoskip.console import log
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
-from dinoskip.distributed import on_main
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.init.build import build_model
 from dinoskip.init.config import CalibratedInit, ModelConfig
+from dinoskip.io.resize import centre_crop
 from dinoskip.models.export import load_weights
-from dinoskip.resize import centre_crop
+from dinoskip.runtime.console import log
+from dinoskip.runtime.distributed import on_main
 from dinoskip.training.objective import Objective
 
 _LOOKED_AT = 8

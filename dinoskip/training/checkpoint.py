@@ -19,10 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from dinoskip.console import log
-from dinoskip.distributed import local, read_together, whole
 from dinoskip.errors import DataError, DinoskipError, DiskFull, WeightsError, translate_write_errors
-from dinoskip.files import (
+from dinoskip.io.files import (
     TEMPORARY,
     load_tensors,
     publish_directory,
@@ -32,12 +30,14 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
+from dinoskip.io.output import remove, remove_aside, remove_temporaries
 from dinoskip.models.export import check_fit, save_weights
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
-from dinoskip.output import remove, remove_aside, remove_temporaries
-from dinoskip.specs import CHECKPOINTS, list_checkpoints
+from dinoskip.runtime.console import log
+from dinoskip.runtime.distributed import local, read_together, whole
+from dinoskip.settings.specs import CHECKPOINTS, list_checkpoints
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.objective import Objective
-from dinoskip.vit_config import VitConfig
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dinoskip.console import log
-from dinoskip.distributed import World
+from dinoskip.runtime.console import log
+from dinoskip.runtime.distributed import World
 from dinoskip.training.parallel import transformer_blocks
 
 BACKEND = "inductor"

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dinoskip.distributed import all_reduce_mean, local
 from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
+from dinoskip.runtime.distributed import all_reduce_mean, local
 from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm

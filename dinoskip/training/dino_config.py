@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import OmitDefaultFromKey
-from dinoskip.flops import dino_head_flops, dino_step_flops
+from dinoskip.settings.config import OmitDefaultFromKey
+from dinoskip.settings.flops import dino_head_flops, dino_step_flops
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.teacher_student import PRESETS, TeacherStudentConfig, filled
-from dinoskip.vit_config import VitConfig
 
 if TYPE_CHECKING:
     from dinoskip.data.view_targets import ViewTargets

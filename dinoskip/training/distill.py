@@ -16,9 +16,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.data.shards import Source
-from dinoskip.distributed import all_ranks
 from dinoskip.models.build import from_config
 from dinoskip.models.heads import draw_layers_
+from dinoskip.runtime.distributed import all_ranks
 from dinoskip.training.calibration import centre_crops, spread
 from dinoskip.training.distill_config import DistillConfig
 from dinoskip.training.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
-from dinoskip.flops import patch_flops, vit_flops
+from dinoskip.settings.config import Config, OmitDefaultFromKey, implementation
+from dinoskip.settings.flops import patch_flops, vit_flops
+from dinoskip.settings.vit_config import SHAPES, VitConfig
 from dinoskip.training.patch_contrast_config import JitterConfig
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
-from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
     from dinoskip.data.view_targets import ViewTargets

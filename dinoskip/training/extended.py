@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dinoskip.distributed import all_ranks, all_reduce_max
 from dinoskip.models.vit import Vit
-from dinoskip.precision import at_least_float32
+from dinoskip.runtime.distributed import all_ranks, all_reduce_max
+from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends import SNAPSHOT, Addends, Outputs, Places, outputs_of
 from dinoskip.training.addends_config import AddendsConfig
 from dinoskip.training.dino import DINO, DinoRates, MultiCrop, dino_loss, make_teacher

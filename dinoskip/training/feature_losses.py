@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.distributed import gather_rows
-from dinoskip.precision import at_least_float32
+from dinoskip.runtime.distributed import gather_rows
+from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import Level, Negatives
 from dinoskip.training.distill_config import CosineOver, PointLoss
 

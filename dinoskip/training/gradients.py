@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from dinoskip.distributed import local
+from dinoskip.runtime.distributed import local
 
 
 def last_only(forward: nn.Module, last: bool) -> AbstractContextManager[None]:

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dinoskip.distributed import local
 from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.masked import masked_tokens
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import linear_then_constant
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.distributed import local
+from dinoskip.runtime.randomness import torch_rng
 from dinoskip.training.dino import (
     CHUNK_CPU,
     CHUNK_GPU,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.data.config import CropConfig, Scale
-from dinoskip.flops import dino_head_flops, dino_step_flops
+from dinoskip.settings.flops import dino_head_flops, dino_step_flops
+from dinoskip.settings.vit_config import SHAPES, VitConfig
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.teacher_student import IBOT_PRESETS, TeacherStudentConfig, filled
-from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
     from dinoskip.data.view_targets import ViewTargets

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dinoskip.distributed import all_ranks, gather_rows
+from dinoskip.runtime.distributed import all_ranks, gather_rows
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from dinoskip.console import MetricsLog, log, read_metrics
-from dinoskip.distributed import on_main
 from dinoskip.errors import NonFiniteError
+from dinoskip.runtime.console import MetricsLog, log, read_metrics
+from dinoskip.runtime.distributed import on_main
 from dinoskip.training.boards import Boards
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.run_directory import RunDirectory

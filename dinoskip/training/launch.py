@@ -20,10 +20,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError, Preempted
-from dinoskip.files import MANIFEST, MAX_JSON, find_below, read_json, read_regular, write_json, write_text
-from dinoskip.output import own_folder
+from dinoskip.io.files import MANIFEST, MAX_JSON, find_below, read_json, read_regular, write_json, write_text
+from dinoskip.io.output import own_folder
+from dinoskip.settings.config import Config
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\n\r]+$")]

@@ -15,7 +15,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from dinoskip.models.positions import sincos_positions
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from dinoskip.training.mae_config import HEAD_DIM
 
 

@@ -20,18 +20,18 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from dinoskip.config import dump, flatten, settings_for_key
-from dinoskip.console import Progress, log
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
-from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
-from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
-from dinoskip.files import read_json, write_json
-from dinoskip.heartbeat import ProgressCallback
+from dinoskip.io.files import read_json, write_json
 from dinoskip.optim.build import build_optimizer
-from dinoskip.specs import CHECKPOINTS
+from dinoskip.runtime.console import Progress, log
+from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
+from dinoskip.runtime.environment import matmul_gflops
+from dinoskip.runtime.heartbeat import ProgressCallback
+from dinoskip.settings.config import dump, flatten, settings_for_key
+from dinoskip.settings.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
 from dinoskip.training.calibration import Start, begin_with

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
-from dinoskip.flops import block_flops, patch_flops
 from dinoskip.init.config import ModelConfig, needs_images
+from dinoskip.settings.config import OmitDefaultFromKey
+from dinoskip.settings.flops import block_flops, patch_flops
+from dinoskip.settings.vit_config import SHAPES, VitConfig, layout_of
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
-from dinoskip.vit_config import SHAPES, VitConfig, layout_of
 
 if TYPE_CHECKING:
     from dinoskip.data.masks import VisiblePatches

@@ -19,11 +19,11 @@ from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.data.shards import Source
 from dinoskip.diagnostics.live import Row
-from dinoskip.distributed import World, all_reduce_max, local
-from dinoskip.heartbeat import ProgressCallback, no_progress
 from dinoskip.optim.build import set_rates
-from dinoskip.precision import bf16_autocast
-from dinoskip.randomness import derive
+from dinoskip.runtime.distributed import World, all_reduce_max, local
+from dinoskip.runtime.heartbeat import ProgressCallback, no_progress
+from dinoskip.runtime.precision import bf16_autocast
+from dinoskip.runtime.randomness import derive
 from dinoskip.training.gradients import gradient_norms, gradients_of, last_only
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.rates import Rates

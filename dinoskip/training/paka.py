@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import draw_layers_
-from dinoskip.precision import at_least_float32
+from dinoskip.runtime.distributed import all_reduce_mean
+from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import PakaConfig
 
 LEAST = 1e-6  # of a kernel's square norm

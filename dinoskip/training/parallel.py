@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
+from dinoskip.runtime.distributed import World
 
 Strategy = Literal["ddp", "fsdp"]
 

@@ -18,10 +18,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.distributed import gather_rows, local
 from dinoskip.models.build import from_config
 from dinoskip.models.heads import draw_layers_
 from dinoskip.optim.schedules import cosine
+from dinoskip.runtime.distributed import gather_rows, local
 from dinoskip.training.dino import make_teacher, update_teacher
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.info_nce import Contrast, info_nce

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
-from dinoskip.flops import patch_flops, vit_flops
+from dinoskip.settings.flops import patch_flops, vit_flops
+from dinoskip.settings.vit_config import SHAPES, VitConfig
 from dinoskip.training.addends_config import AddendsConfig
 from dinoskip.training.pretrain_config import StepCost
-from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
     from dinoskip.data.view_targets import ViewTargets

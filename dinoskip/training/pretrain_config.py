@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from dinoskip.config import implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.init.config import ModelConfig
+from dinoskip.settings.config import implementation
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.recipe import Job, TrainConfig
-from dinoskip.vit_config import VitConfig
 
 if TYPE_CHECKING:
     import torch
@@ -82,4 +82,4 @@ class PretrainConfig(TrainConfig):
 
     @abstractmethod
     def cost(self, model: VitConfig) -> StepCost:
-        """What a run on this model takes, in closed form (:mod:`dinoskip.flops`)."""
+        """What a run on this model takes, in closed form (:mod:`dinoskip.settings.flops`)."""

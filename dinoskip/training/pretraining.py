@@ -11,9 +11,9 @@ from dinoskip.data.loader import BatchSplit
 from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.data.workers import wait_advice
-from dinoskip.distributed import World
-from dinoskip.files import read_manifest
+from dinoskip.io.files import read_manifest
 from dinoskip.models.load import load_backbone
+from dinoskip.runtime.distributed import World
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.loop import Observer, Training, train
 from dinoskip.training.objectives import PretrainJob

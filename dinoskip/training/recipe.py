@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.init.config import ModelConfig, TruncNormalInit, needs_images
 from dinoskip.optim.config import AdamWConfig, OptimizerConfig
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import flatten
-from dinoskip.console import MetricsLog, log, read_metrics, visible
-from dinoskip.distributed import World, on_main
-from dinoskip.environment import describe
 from dinoskip.errors import (
     ConfigError,
     DataError,
@@ -26,10 +22,14 @@ from dinoskip.errors import (
     RankLost,
     did_you_mean,
 )
-from dinoskip.files import TEMPORARY, hash_of, read_json, write_json
-from dinoskip.locks import DirectoryLock, directory_lock
-from dinoskip.output import refuse_links_in
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import TEMPORARY, hash_of, read_json, write_json
+from dinoskip.io.locks import DirectoryLock, directory_lock
+from dinoskip.io.output import refuse_links_in
+from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
+from dinoskip.runtime.distributed import World, on_main
+from dinoskip.runtime.environment import describe
+from dinoskip.settings.config import flatten
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.guard import INTERRUPT, PREEMPT
 from dinoskip.training.recipe import FREE_KEYS

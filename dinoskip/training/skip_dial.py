@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from dinoskip.config import dump
 from dinoskip.init.config import ModelConfig
 from dinoskip.models.family_blocks import skip_blocks
 from dinoskip.models.skip_weight import weigh_skips_
+from dinoskip.settings.config import dump
 
 
 class SkipDial:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dinoskip.precision import at_least_float32
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.precision import at_least_float32
+from dinoskip.runtime.randomness import torch_rng
 
 
 class Standardisation(NamedTuple):

@@ -24,13 +24,13 @@ from dinoskip.data.classification import ClassLoader, normalise, validation_batc
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.workers import wait_advice
-from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import hash_of, load_tensors, read_json
+from dinoskip.io.files import hash_of, load_tensors, read_json
 from dinoskip.models.build import from_config
 from dinoskip.models.export import load_strict, load_weights
 from dinoskip.models.heads import draw_layers_
-from dinoskip.specs import exported_weights
+from dinoskip.runtime.distributed import World, run_together
+from dinoskip.settings.specs import exported_weights
 from dinoskip.training import loop
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.objective import Objective, Step

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.config import AugmentConfig, CropConfig
+from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip.training.addends_config import AddendsConfig
 
 Centering = Literal["centre", "sinkhorn"]

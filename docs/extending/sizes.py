@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dinoskip.config import Config
-from dinoskip.files import write_json
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
+from dinoskip.io.files import write_json
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
+from dinoskip.settings.config import Config
 
 
 class SizesSection(Config):

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from dinoskip.console import Progress
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore, as_float
 from dinoskip.features.transform import central_corner
-from dinoskip.files import write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.resize import short_side_size
-from dinoskip.results import CROSS_FITTED, SHOWN, EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import write_json
+from dinoskip.io.resize import short_side_size
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import CROSS_FITTED, SHOWN, EvalResult
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.cluster.config import ClusteringConfig
 from eval.cluster.matching import ImageCounts, confusion, cross_matched_areas, match, matched_areas, total_counts

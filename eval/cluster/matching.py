@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 from dinoskip.data.segmentation import IGNORE
 from dinoskip.decisions.cross_fitting import SPLITS
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 
 I64 = NDArray[np.int64]
 NO_CLASS = -1

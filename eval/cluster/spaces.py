@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from dinoskip.console import Progress
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, as_float
 from dinoskip.features.store import STORED
-from dinoskip.randomness import numpy_rng, torch_rng
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.randomness import numpy_rng, torch_rng
 from eval.cluster.config import ClusteringConfig
 from eval.labelled import batchnorm_statistics
 

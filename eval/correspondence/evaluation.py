@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.console import Progress
+from dinoskip.settings.tasks import TaskInputs
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import Matched, Matcher, Placement
 from eval.correspondence.pictures import draw_pair

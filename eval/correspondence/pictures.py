@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import Matched, Placement
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, StripPictures, TaskMetric
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, StripPictures, TaskMetric
 from eval import correspondence
 from eval.correspondence.config import CorrespondenceConfig
 from eval.protocols import protocol_option

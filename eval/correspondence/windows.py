@@ -20,14 +20,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from dinoskip.console import Progress
 from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.environment import memory_limit
 from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
+from dinoskip.io.resize import resize
 from dinoskip.models import Backbone
-from dinoskip.resize import resize
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.environment import memory_limit
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import padded_size
 from eval.places import Layer, Place, read_layers

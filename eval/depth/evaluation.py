@@ -9,8 +9,8 @@ from torch.nn.functional import interpolate
 
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.errors import DataError
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.tasks import TaskInputs
 from eval.depth.config import DepthConfig
 from eval.depth.fit import fit_heads
 from eval.depth.scores import NAMES, depth_scores

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dinoskip.data.geometry import DepthDataset
-from dinoskip.randomness import numpy_rng
-from dinoskip.tasks import TaskInputs
+from dinoskip.runtime.randomness import numpy_rng
+from dinoskip.settings.tasks import TaskInputs
 from eval.depth.augment import augmented
 from eval.depth.bins import bin_depths, expected_depth, logit_gradients, upsampled
 from eval.depth.config import DepthConfig

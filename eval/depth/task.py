@@ -6,8 +6,8 @@ import math
 
 from pydantic import Field
 
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, SurfacePictures, TaskMetric
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, SurfacePictures, TaskMetric
 from eval import depth
 from eval.depth.config import DepthConfig
 from eval.protocols import protocol_option

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config
+from dinoskip.settings.config import Config
 
 
 class DetectionConfig(Config):

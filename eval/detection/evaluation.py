@@ -11,11 +11,11 @@ import numpy as np
 from pycocotools.mask import area
 
 from dinoskip.errors import DataError
-from dinoskip.files import save_tensors, write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.statistics import explained_interval
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import save_tensors, write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import explained_interval
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.detection.config import DetectionConfig
 from eval.detection.fit import Found, find, fit_detector

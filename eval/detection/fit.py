@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
-from dinoskip.console import Progress
 from dinoskip.errors import DataError
 from dinoskip.models import Backbone
-from dinoskip.randomness import derive, numpy_rng
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.randomness import derive, numpy_rng
 from eval.detection.config import DetectionConfig
 from eval.detection.model import decayed, detector
 from eval.detection.objects import Objects, Truth, mirrored

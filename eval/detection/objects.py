@@ -16,7 +16,7 @@ from torch import Tensor
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.errors import DataError
-from dinoskip.images import image_size, read_image, stored_geometry
+from dinoskip.io.images import image_size, read_image, stored_geometry
 from eval.objects.scores import outline
 
 Truth = dict[str, Tensor]

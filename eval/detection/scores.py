@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.average_precision import MatchedDetections
+from dinoskip.results.average_precision import MatchedDetections
 from eval.objects.scores import OVERLAPS, Entries, coco_evaluation, coco_records
 
 F64 = NDArray[np.float64]

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dinoskip.fields import Names
-from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
+from dinoskip.settings.fields import Names
+from dinoskip.settings.tasks import EvaluationTask, TaskMetric, TaskOption
 from eval import detection
 from eval.detection.config import DetectionConfig
 

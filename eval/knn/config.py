@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Config, Distinct, OmitDefaultFromKey
+from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey
 
 Backend = Literal["torch", "faiss", "ivf"]
 

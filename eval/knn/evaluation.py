@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.distributed import choose_device
-from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.records import write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.records import write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.runtime.environment import memory_limit
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import classification_baselines
 from eval.knn.classify import knn_of_parts, knn_predictions
 from eval.knn.config import KnnConfig

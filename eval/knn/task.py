@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import knn
 from eval.knn.config import KnnConfig
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.files import save_tensors, write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import save_tensors, write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import classification_baselines
 from eval.heads import FittedHeads
 from eval.linear.config import LinearConfig

@@ -17,11 +17,11 @@ from torch.nn.functional import interpolate
 
 from dinoskip.data.crops import TRIES, draw_boxes
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError
-from dinoskip.randomness import numpy_rng
-from dinoskip.resize import centre_crop
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.resize import centre_crop
+from dinoskip.runtime.environment import memory_limit
+from dinoskip.runtime.randomness import numpy_rng
+from dinoskip.settings.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, kind_at
 from eval.heads import FittedHeads, HeadFit, Truth, read_ahead, train_heads
 from eval.linear.config import LinearConfig
@@ -66,8 +66,8 @@ def span_of(group: Group) -> str:
 def fit_heads(given: TaskInputs, rows: NDArray[np.int64], groups: Sequence[Group]) -> FittedHeads:
     """Train the heads of all ``groups`` and learning rates on training images ``rows``; a function of these alone.
 
-    Raises :class:`ConfigError` if their weights do not fit in memory (:func:`dinoskip.environment.memory_limit`).
-    """
+    Raises :class:`ConfigError` if their weights do not fit in memory
+    (:func:`dinoskip.runtime.environment.memory_limit`)."""
     config: LinearConfig = given.settings
     folder, seed = given.labels["train"], given.seed
     features = FrozenFeatures(given.backbone, chain.from_iterable(groups), config.norm)

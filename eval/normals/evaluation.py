@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate, normalize
 
 from dinoskip.data.geometry import NormalsDataset
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.tasks import TaskInputs
 from eval.normals.angles import NAMES, normal_scores
 from eval.normals.augment import square
 from eval.normals.config import NormalsConfig

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate, normalize
 
 from dinoskip.data.geometry import NormalsDataset
-from dinoskip.randomness import numpy_rng
-from dinoskip.tasks import TaskInputs
+from dinoskip.runtime.randomness import numpy_rng
+from dinoskip.settings.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, Grid
 from eval.heads import HeadFit, Truth, train_heads
 from eval.normals.angles import logit_gradients, normal_scores, to_pixels

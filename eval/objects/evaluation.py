@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dinoskip.config import dump
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.files import write_json
+from dinoskip.io.files import write_json
 from dinoskip.models import Backbone
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.statistics import explained_interval
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import explained_interval
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.config import dump
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
 from eval.objects.config import ObjectsConfig

@@ -19,7 +19,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from pycocotools.mask import area, encode, toBbox
 
-from dinoskip.average_precision import MatchedDetections, matched_detections
+from dinoskip.results.average_precision import MatchedDetections, matched_detections
 
 F64 = NDArray[np.float64]
 Outline = dict[str, Any]  # a mask as runs: size, counts

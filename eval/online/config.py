@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, Distinct, OmitDefaultFromKey, no_duplicates
+from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey, no_duplicates
 from eval.protocols import LearningRates
 
 Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]

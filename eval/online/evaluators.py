@@ -19,16 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dinoskip.console import Progress, log
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.distributed import World, agree, gather, on_main, run_together
 from dinoskip.errors import ConfigError, DataError, DinoskipError, first_line
 from dinoskip.features import Transform
 from dinoskip.features.transform import Normalise, load_pixels
-from dinoskip.files import hash_of
+from dinoskip.io.files import hash_of
 from dinoskip.models import Backbone
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.console import Progress, log
+from dinoskip.runtime.distributed import World, agree, gather, on_main, run_together
+from dinoskip.runtime.randomness import numpy_rng
 from eval.baselines import majority_areas
 from eval.knn.classify import knn_predictions
 from eval.labelled import LabelledTokens

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import OmitDefaultFromKey, OneOrSeveral
+from dinoskip.settings.config import OmitDefaultFromKey, OneOrSeveral
 from eval.protocols import LearningRates, ProtocolConfig
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.

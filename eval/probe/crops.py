@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dinoskip.data.augment import rotate_hue
 from dinoskip.data.crops import TRIES, draw_boxes
 from dinoskip.data.segmentation import IGNORE
-from dinoskip.resize import resize
+from dinoskip.io.resize import resize
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import nearest
 

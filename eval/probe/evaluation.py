@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
-from dinoskip.read_points import usual_norm
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.read_points import usual_norm
+from dinoskip.settings.tasks import TaskInputs
 from eval.frozen import kind_at
 from eval.labelled import LabelledTokens, places, token_cosine
 from eval.pixels import PIXEL_FEATURES, pixel_tokens

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
 from dinoskip.data.segmentation import IGNORE
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.runtime.randomness import numpy_rng
 from eval.labelled import Constants, Key, LabelledTokens, TokensUnderNorm, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, SegmentationScores
 from eval.probe.config import ProbeConfig
@@ -166,7 +166,7 @@ def fit_probes(
 
     ``settings`` are others of :class:`ProbeConfig`. Returns one result a block, in the order given, then the multiscale
     one. Deterministic by ``seed`` (the held-out split and the order of images). Memory is bounded by
-    :func:`dinoskip.environment.memory_limit`: tokens beyond half of it are read batch by batch.
+    :func:`dinoskip.runtime.environment.memory_limit`: tokens beyond half of it are read batch by batch.
     """
     recipe = ProbeConfig(learning_rates=tuple(learning_rates), epochs=epochs, **settings)
     groups = head_groups(blocks, multiscale, [_AS_STORED])

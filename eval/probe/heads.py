@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.files import load_tensors, read_tensor_header, save_tensors
+from dinoskip.io.files import load_tensors, read_tensor_header, save_tensors
 from eval.upsampling import upsampled_classes
 
 

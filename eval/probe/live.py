@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.features.transform import Normalise
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
+from dinoskip.io.resize import resize
 from dinoskip.models import Backbone
-from dinoskip.randomness import numpy_rng, torch_rng
-from dinoskip.resize import resize
+from dinoskip.runtime.randomness import numpy_rng, torch_rng
 from eval.frozen import check_finite, facet_of, whole_patches
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.prefetch import prefetched, threads_of

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from eval.labelled import BatchNormedTokens, Constants, Key, LabelledTokens, labels_ahead
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import CachedTargets, Targets, masked

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.files import write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, Selection
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, Selection
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import Key, LabelledTokens
 from eval.probe.config import ProbeConfig

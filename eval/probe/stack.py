@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from eval.labelled import Constants, Key
 from eval.probe.optimizer import BETAS, HeadOptimizer
 from eval.probe.targets import Targets

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.environment import memory_limit
+from dinoskip.runtime.environment import memory_limit
 from eval.labelled import labels_ahead
 from eval.upsampling import bilinear, interpolation, pixel_centres
 

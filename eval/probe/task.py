@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric, TaskOption
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric, TaskOption
 from eval import probe
 from eval.probe.config import ProbeConfig
 from eval.protocols import protocol_option
 
 if TYPE_CHECKING:
-    from dinoskip.results import EvalResult
+    from dinoskip.results.rows import EvalResult
 
 
 class ProbeSection(ProbeConfig):

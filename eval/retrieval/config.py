@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, OneOrSeveral
+from dinoskip.settings.config import Config, OmitDefaultFromKey, OneOrSeveral
 
 IndexName = Literal["flat", "ivf"]
 

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import LabelledTokens, token_cosine
 from eval.metrics import ConfusionMatrix

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset
 from dinoskip.errors import DataError
-from dinoskip.randomness import derive
+from dinoskip.runtime.randomness import derive
 from eval.retrieval.config import RetrievalConfig
 
 LARGEST = 8  # smaller parts than 1/8 are drawn from the classes' lists of 1/8

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, as_float
 from dinoskip.features.store import STORED
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.randomness import numpy_rng
 from eval.labelled import LabelledTokens
 
 BATCH_VALUES = 2**24  # features read, and label mixes gathered, at once: 64 MiB of float32

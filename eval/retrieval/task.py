@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.config import OmitDefaultFromKey
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import retrieval
 from eval.retrieval.config import RetrievalConfig
 

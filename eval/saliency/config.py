@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey
-from dinoskip.cut_protocols import CutProtocol
+from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.cut_protocols import CutProtocol
 from eval.tokencut.treatments import POSITIONS, Positions
 
 

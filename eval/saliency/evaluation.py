@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.config import dump
-from dinoskip.console import Progress
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import SHOWN, EvalResult
-from dinoskip.statistics import explained_interval
-from dinoskip.tasks import TaskInputs
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import SHOWN, EvalResult
+from dinoskip.results.statistics import explained_interval
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.config import dump
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
 from eval.picture_maps import write_map_index
@@ -209,7 +209,7 @@ def _recorded(
 ) -> list[RecordedRow]:
     """Rows of every block, of the masks and after the solver, then of the baselines, with fields of their own.
 
-    The threshold of a soft map's maxF is chosen on these images (:data:`dinoskip.results.SHOWN`); masks have none.
+    The threshold of a soft map's maxF is chosen on these images (:data:`dinoskip.results.rows.SHOWN`); masks have none.
     """
     recorded: list[RecordedRow] = []
     blocks, plain = cuts.features.blocks, scores.plain

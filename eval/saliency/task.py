@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from dinoskip.cores import available_cores
+from dinoskip.runtime.cores import available_cores
 from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, array_like, on_host
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast

@@ -14,15 +14,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
-from dinoskip.console import log
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.files import write_json
-from dinoskip.images import read_image
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import write_json
+from dinoskip.io.images import read_image
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.console import log
+from dinoskip.runtime.distributed import choose_device
+from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, full_image
 from eval.discovery import is_hit
 from eval.labelled import NamedImages, places

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.precision import exact_products
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.precision import exact_products
+from dinoskip.runtime.randomness import numpy_rng
 
 F64 = NDArray[np.float64]
 Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU

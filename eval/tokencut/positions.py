@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.console import Progress, log
 from dinoskip.diagnostics.position_removal import insid3_directions, rasa_round, without_directions
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet
 from dinoskip.features.transform import Normalise
-from dinoskip.files import write_json
+from dinoskip.io.files import write_json
 from dinoskip.models import Backbone
+from dinoskip.runtime.console import Progress, log
 from eval.tokencut.treatments import Positions
 
 F32 = NDArray[np.float32]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.config import dump
 from dinoskip.features import FeatureSet
 from dinoskip.models import Backbone
+from dinoskip.settings.config import dump
 from eval.resumed import ResumedArrays, degeneracy
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import TokenCut, to_pixels

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dinoskip.cut_protocols import CutProtocol
-from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.cut_protocols import CutProtocol
+from dinoskip.settings.fields import READ_AT, Facets, Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
 
 if TYPE_CHECKING:
-    from dinoskip.results import EvalResult
+    from dinoskip.results.rows import EvalResult
 
 
 class TokenCutSection(TokenCutConfig):

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.console import Progress
 from dinoskip.data.sequences import VOID, SequenceDataset, VideoSequence
 from dinoskip.errors import DataError
-from dinoskip.files import write_json
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs
+from dinoskip.io.files import write_json
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.console import Progress
+from dinoskip.settings.tasks import TaskInputs
 from eval.places import Layer, Place, places_of
 from eval.rows import log_best, mean_record, mean_rows, row_like
 from eval.video.config import VideoConfig

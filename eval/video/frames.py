@@ -14,7 +14,7 @@ from torch import Tensor
 from dinoskip.data.sequences import VideoSequence
 from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
 from eval.places import Layer, Place, read_layers
 from eval.video.config import VideoConfig

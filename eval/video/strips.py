@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sequences import VideoSequence
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 SHOWN = 5  # frames, the first and the last among them
 HEIGHT = 160  # pixels of a frame on the strip

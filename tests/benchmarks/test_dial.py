@@ -17,8 +17,8 @@ from benchmarks.dial import (
     variants_of,
 )
 from benchmarks.pages import read_csv, result_row
-from dinoskip.files import read_json
-from dinoskip.results import EvalResult, rows_csv, write_rows
+from dinoskip.io.files import read_json
+from dinoskip.results.rows import EvalResult, rows_csv, write_rows
 
 ROWS = [result_row(entry) for entry in read_csv(FOLDER / "rows.csv")]
 

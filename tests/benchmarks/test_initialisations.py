@@ -15,11 +15,11 @@ from benchmarks.initialisations.plan import MACHINE, MAIN, RATES, Run, all_runs,
 from benchmarks.initialisations.protocol import SIDE, Pixels
 from benchmarks.initialisations.table import aims, summary, trained, write_page
 from dinoskip.diagnostics import propagation
-from dinoskip.environment import describe
-from dinoskip.files import write_json
 from dinoskip.init import skipless_, trunc_normal_
+from dinoskip.io.files import write_json
 from dinoskip.models import create_model
 from dinoskip.models.vit import embed
+from dinoskip.runtime.environment import describe
 from tests.helpers.photographs import photographs
 
 

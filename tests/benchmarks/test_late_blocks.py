@@ -26,7 +26,7 @@ from benchmarks.late_blocks import (
     without_first_component,
     without_position,
 )
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.models.rank_collapse import token_cosine
 
 RNG = torch.Generator().manual_seed(0)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.objectives import NETWORKS, Network, answer, judged_lines, read_study, verdict, write_page
-from dinoskip.estimates import difference, known
-from dinoskip.files import write_json
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.io.files import write_json
+from dinoskip.results.estimates import difference, known
+from dinoskip.results.rows import EvalResult, write_rows
 
 AFTER = {"skip": (30.0, 31.0, 32.0), "mirrored": (40.0, 41.0, 42.0), "paper": (12.0, 11.0, 13.0)}
 """mIoU of the last block by seed."""

@@ -22,8 +22,8 @@ from benchmarks.paper_claims import (
     verdict,
 )
 from dinoskip.errors import DataError
-from dinoskip.estimates import difference, known
-from dinoskip.results import EvalResult, rows_csv
+from dinoskip.results.estimates import difference, known
+from dinoskip.results.rows import EvalResult, rows_csv
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.read_points import PICTURE, draw, table
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 
 
 def row(network: str, seed: int, facet: str, block: str, value: float, **more: object) -> EvalResult:

@@ -9,15 +9,15 @@ import pytest
 
 from benchmarks import readings
 from benchmarks.readings import MEASURED, MEASURES, PAGE, ROOT, measure, network, page
-from dinoskip.config import apply_overrides, read_yaml
 from dinoskip.diagnostics import bundled_photos
-from dinoskip.files import read_json
 from dinoskip.init import build_model
 from dinoskip.init.config import ResidualFreeInit, SkiplessInit, TruncNormalInit
+from dinoskip.io.files import read_json
+from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.models.vit import embed
 from dinoskip.pipeline.study import Study, load_study, study_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.settings.config import apply_overrides, read_yaml
 from visualize.paper.readings import SENTENCES, Reading, Sentence
 
 PAPER = ROOT / "configs" / "paper"

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from benchmarks.scaling import Collective, collectives, reckon
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig, build_optimizer
+from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DINO
 from dinoskip.training.dino_config import DinoConfig

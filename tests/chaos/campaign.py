@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dinoskip.files import read_json, read_manifest
-from dinoskip.locks import STALE
+from dinoskip.io.files import read_json, read_manifest
+from dinoskip.io.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems

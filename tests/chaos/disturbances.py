@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from dinoskip.files import MANIFEST
+from dinoskip.io.files import MANIFEST
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.site import Change, Running, Site
 

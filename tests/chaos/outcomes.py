@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dinoskip.files import MANIFEST, read_manifest, verify_manifest
+from dinoskip.io.files import MANIFEST, read_manifest, verify_manifest
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import outputs
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from dinoskip.files import write_json, write_manifest
+from dinoskip.io.files import write_json, write_manifest
 from tests.chaos.disturbances import TABLE, Attempt, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems, read_log, table
 from tests.chaos.site import ROOT, Site

@@ -143,7 +143,8 @@ def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code
     """What its handler raises there, Python prints and drops. A thread that sends it again may begin slowly."""
     program = f"""
 import os, signal, sys, threading, time
-from dinoskip import cli, environment
+from dinoskip import cli
+from dinoskip.runtime import environment
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins without it
 
@@ -176,7 +177,8 @@ def test_a_second_request_that_comes_in_a_destructor_keeps_its_meaning(number: s
     program = f"""
 import os, signal, sys, time
 from pathlib import Path
-from dinoskip import cli, environment
+from dinoskip import cli
+from dinoskip.runtime import environment
 from dinoskip.training.guard import StopNow, StopSignals
 from dinoskip.training.run_directory import stopped_at_once
 
@@ -216,7 +218,8 @@ def test_a_second_signal_changes_nothing(number: str, code: int, after: str) -> 
     """It ended the process by the signal itself, or in a traceback, and SLURM requeues 75 alone."""
     program = f"""
 import atexit, os, signal, sys, time
-from dinoskip import cli, environment
+from dinoskip import cli
+from dinoskip.runtime import environment
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -261,7 +264,8 @@ except BaseException as error:
     program = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(tmp_path)!r})
-from dinoskip import cli, environment
+from dinoskip import cli
+from dinoskip.runtime import environment
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -290,7 +294,8 @@ def test_a_signal_waits_for_no_import_without_end(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from dinoskip import cli, environment
+from dinoskip import cli
+from dinoskip.runtime import environment
 cli.IMPORTING = 1.0
 environment.describe = lambda *_: __import__("imported")
 sys.exit(cli.main(["doctor"]))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.records import write_recorded_rows
-from dinoskip.results import EvalResult
+from dinoskip.results.records import write_recorded_rows
+from dinoskip.results.rows import EvalResult
 from eval.rows import hits_row
 
 IDS = tuple(f"image{number}" for number in range(60))

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
-from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig
 from dinoskip.data.sets import KINDS
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.settings.config import RawConfig
 from eval.knn.config import KnnConfig
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"

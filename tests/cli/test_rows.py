@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dinoskip.cli.rows import best_rows, print_results
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.rows import spread
 
 

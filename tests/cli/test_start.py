@@ -14,7 +14,7 @@ from dinoskip.data import ScenesConfig
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 from tests.helpers.labelled import make_classes
 
 

@@ -14,7 +14,7 @@ import os
 import torch
 from torch import Tensor
 
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 CUTTING = "Cutting the Skip"
 ALWAYS = "Always Skip Attention"

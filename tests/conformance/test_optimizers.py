@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.optim import (
     AdamWConfig,
     EcsConfig,
@@ -22,6 +21,7 @@ from dinoskip.optim import (
     set_rates,
 )
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
+from dinoskip.settings.config import RawConfig, validate
 from dinoskip.training.checkpoint import load_optimizer_tensors, optimizer_tensors
 
 CONFIGS: dict[str, OptimizerConfig] = {

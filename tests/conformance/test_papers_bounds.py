@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.init.orthogonal import haar
 from dinoskip.models.graying import dct_graying, patches, svd_graying
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from tests.conformance.fidelity import ALWAYS, CUTTING, QUANTIZATION, column_major, kappa, normal, record
 from tests.conformance.test_papers_theory import attention_jacobians
 

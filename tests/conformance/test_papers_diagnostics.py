@@ -26,8 +26,8 @@ from dinoskip.diagnostics import (
 )
 from dinoskip.diagnostics.tokens import log_condition
 from dinoskip.init.orthogonal import haar
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.runtime.randomness import torch_rng
 from tests.conformance.fidelity import CONDITIONED, CUTTING, QUANTIZATION, kappa, normal, record
 
 

@@ -17,8 +17,8 @@ from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models import Block, create_model
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
+from dinoskip.runtime.randomness import torch_rng
 from tests.conformance.fidelity import ALWAYS, CUTTING, QUANTIZATION, column_major, kappa, normal, record
 
 

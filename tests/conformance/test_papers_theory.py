@@ -11,8 +11,8 @@ from torch import Tensor
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.init.orthogonal import haar
 from dinoskip.models.graying import dct_graying, patches, svd_graying
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
+from dinoskip.runtime.randomness import torch_rng
 from tests.conformance.fidelity import (
     ALWAYS,
     CONDITIONED,

@@ -21,8 +21,8 @@ from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import noisy_identity, query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
+from dinoskip.runtime.randomness import torch_rng
 from tests.conformance.fidelity import CONDITIONED, CUTTING, QUANTIZATION, record
 
 ROOT = 64**0.5

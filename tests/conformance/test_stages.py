@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.files import MANIFEST, read_manifest
+from dinoskip.io.files import MANIFEST, read_manifest
 from dinoskip.pipeline.study import STAGES
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED, TINY

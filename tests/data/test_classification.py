@@ -34,7 +34,7 @@ from dinoskip.data.classification import (
 from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.loader import BatchSplit
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.resize import centre_crop
+from dinoskip.io.resize import centre_crop
 from tests.helpers.labelled import make_classes
 
 SIZE = 32

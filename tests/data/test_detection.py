@@ -9,7 +9,7 @@ from PIL import Image
 
 from dinoskip.data.detection import annotated_boxes
 from dinoskip.data.sets.coco_json import coco_json
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 STORED = np.zeros((24, 40, 3), np.uint8)
 STORED[3:9, 5:20, 0] = 255

@@ -15,7 +15,7 @@ from dinoskip.data.sets import CocoJsonConfig, MasksConfig, VocConfig, open_labe
 from dinoskip.data.sets.check import check
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.errors import DataError
-from dinoskip.images import exif_orientation, stored_geometry, turn_upright
+from dinoskip.io.images import exif_orientation, stored_geometry, turn_upright
 from dinoskip.pipeline.stages.external import targets_hash
 
 SHARED = Path(__file__).parents[2].parent / "shared"

@@ -14,7 +14,7 @@ from dinoskip.data import pack as module
 from dinoskip.data.pack import PackConfig, pack
 from dinoskip.data.shards import TarShards, open_source
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json, verify_manifest
+from dinoskip.io.files import read_json, verify_manifest
 from dinoskip.training import pretrain
 from tests.helpers.tiny import make_images, tiny_job
 

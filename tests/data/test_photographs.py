@@ -8,7 +8,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.data import ImagesConfig, VocConfig, check, list_images, open_images
 from dinoskip.data.photographs import open_photographs, photographs_below
 from dinoskip.data.sets import open_labels
@@ -18,10 +17,11 @@ from dinoskip.data.splits import split_path
 from dinoskip.errors import DataError
 from dinoskip.features.small_images import without_small
 from dinoskip.features.transform import Transform
-from dinoskip.images import EXTENSIONS, read_image
+from dinoskip.io.images import EXTENSIONS, read_image
 from dinoskip.pipeline.look.start import _flow
 from dinoskip.pipeline.look.study import dataset_of, labels_of
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.settings.config import RawConfig, validate
 from tests.helpers import folders_people_have as made
 from tests.helpers.folders_people_have import photo
 

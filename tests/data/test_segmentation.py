@@ -11,7 +11,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.errors import DataError
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 
 @settings(max_examples=30, deadline=None)

@@ -21,9 +21,9 @@ from dinoskip.decisions.choosing import (
     score_of,
 )
 from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
-from dinoskip.records import ImageRecords
-from dinoskip.results import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult, combined
-from dinoskip.statistics import score
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult, combined
+from dinoskip.results.statistics import score
 
 COUNT = 40
 IDS = tuple(f"image {number:02}" for number in range(COUNT))

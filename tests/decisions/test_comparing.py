@@ -28,10 +28,10 @@ from dinoskip.decisions.comparing import (
     low_power,
     separating,
 )
-from dinoskip.estimates import Difference, difference, least_gap
-from dinoskip.records import ImageRecords
-from dinoskip.results import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult
-from dinoskip.statistics import holm
+from dinoskip.results.estimates import Difference, difference, least_gap
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult
+from dinoskip.results.statistics import holm
 
 COUNT = 60
 IDS = tuple(str(number) for number in range(COUNT))

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import expit, logit
 
 from dinoskip.decisions.failures import failed_cuts, graphs_complete, is_lifeless, tokens_alike
-from dinoskip.results import EvalResult
-from dinoskip.statistics import interval, jackknife, variance
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import interval, jackknife, variance
 
 ROW = EvalResult("CorLoc", 40.0, "tokencut", "3", "voc", "val", 1000, protocol="tokencut tau=0.2 eps=1e-05")
 

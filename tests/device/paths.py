@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dinoskip import vit_config
-from dinoskip.console import Progress
 from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.classification import ClassLoader
@@ -29,10 +27,12 @@ from dinoskip.data.loader import BatchSplit
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
-from dinoskip.distributed import World
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.console import Progress
+from dinoskip.runtime.distributed import World
+from dinoskip.settings import vit_config
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised import Accuracy, Supervised

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dinoskip.precision import Precision
+from dinoskip.runtime.precision import Precision
 from tests.helpers.devices import DEVICES, peak_bytes, waits
 from tests.helpers.tiny_vit import tiny_vit
 

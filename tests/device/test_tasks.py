@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from dinoskip.config import RawConfig
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results import rows_in
-from dinoskip.tasks import OWN
+from dinoskip.results.rows import rows_in
+from dinoskip.settings.config import RawConfig
+from dinoskip.settings.tasks import OWN
 from tests.helpers.pretended_device import PretendedDevice
 
 PLACES = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 import torch
 
-from dinoskip.precision import exact_products
+from dinoskip.runtime.precision import exact_products
 from dinoskip.training import compilation
 from tests.helpers.devices import DEVICES, peak_bytes, waits
 from tests.helpers.dino_steps import OPTIMIZERS, DinoSteps, relative

@@ -8,7 +8,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.orthogonal import haar
 from dinoskip.models import Block
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from tests.helpers.small_network import network
 
 

@@ -17,7 +17,7 @@ from dinoskip.diagnostics import (
     weight_spectrum,
 )
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from tests.helpers.small_network import network, randn
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dinoskip.console import read_metrics
 from dinoskip.data.folders import ImageFolder
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.models import create_model
+from dinoskip.runtime.console import read_metrics
 from dinoskip.training import PretrainJob, pretrain
 from tests.helpers.launch import run_ranks
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job

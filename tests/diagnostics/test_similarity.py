@@ -13,7 +13,7 @@ from dinoskip.diagnostics import (
     linear_cka,
 )
 from dinoskip.init.orthogonal import haar
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from tests.helpers.small_network import IMAGES, network, randn
 
 

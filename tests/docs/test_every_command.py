@@ -15,7 +15,7 @@ from tests.helpers.documented import PAGES, ROOT, Command, commands, make_place,
 
 SUITE = "runs tests or the demo for minutes to hours, in an environment that it makes"
 NETWORK = "needs a network"
-GPUS = "a process for each of eight GPUs; two on a CPU: tests/test_distributed.py, tests/training/test_launch.py"
+GPUS = "one process a GPU, eight; two on a CPU: tests/runtime/test_distributed.py, tests/training/test_launch.py"
 QUICK = "a minute of training; tests/pipeline/test_shipped.py runs configs/quick.yaml, small"
 ARCHIVES = "needs the published archives; tests/data/sets/test_prepare.py unpacks small ones"
 NOT_RUN = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from dinoskip.statistics import score
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
+from dinoskip.results.statistics import score
 from eval.baselines import centre_box, classification_baselines, full_image, majority_areas
 from eval.discovery import is_hit
 from eval.metrics import ConfusionMatrix

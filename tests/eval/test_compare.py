@@ -10,9 +10,9 @@ import pytest
 
 from dinoskip.decisions.cross_fitting import cross_fitted_best
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.estimates import difference, estimate
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.estimates import difference, estimate
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult, write_rows
 from eval.compare import compare
 from eval.rows import hits_row
 

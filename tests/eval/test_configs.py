@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dinoskip.config import Config, RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.features import Transform
+from dinoskip.settings.config import Config, RawConfig, validate
 from eval.cluster import ClusteringConfig
 from eval.depth import DepthConfig
 from eval.depth.config import PROTOCOLS

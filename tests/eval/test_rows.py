@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.miou_intervals import coverage, population
-from dinoskip.results import EvalResult
-from dinoskip.statistics import explained_interval, interval, score
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import explained_interval, interval, score
 from eval.metrics import scores_of_areas
 from eval.rows import mean_record, mean_rows, miou_interval, miou_row, scored_rows
 

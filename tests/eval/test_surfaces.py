@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dinoskip.errors import DataError
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from eval.probe.stack import HeadStack
 from eval.surfaces import ChosenHeads, Measures, ScoredHeads, baseline_images, lowest_trials, split_images
 

@@ -135,7 +135,7 @@ def test_empty_folder_and_wrong_blocks(tmp_path: Path, capsys: pytest.CaptureFix
 def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
-    from dinoskip.files import save_tensors
+    from dinoskip.io.files import save_tensors
 
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "a.png")

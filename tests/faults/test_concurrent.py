@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dinoskip.files import read_json, verify_manifest, write_json
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import read_json, verify_manifest, write_json
+from dinoskip.settings.specs import list_checkpoints
 from tests.helpers.launch import Child, children, run
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.tiny import count_rows, tiny_job

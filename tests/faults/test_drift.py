@@ -12,7 +12,7 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.training import PretrainJob, pretrain
 from tests.helpers.tiny import make_images, tiny_job
 

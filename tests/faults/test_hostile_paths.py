@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dinoskip.cli import _parser, main
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
 from tests.helpers.tiny import make_images
 
 SECONDS = 60.0  # for one command, which takes less than one; the first may import a library

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dinoskip import joining
-from dinoskip.console import read_metrics
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
+from dinoskip.runtime import joining
+from dinoskip.runtime.console import read_metrics
 from dinoskip.training import PretrainJob
 from tests.helpers.launch import Child, children, rank_environments
 from tests.helpers.tiny import tiny_job
@@ -111,7 +111,7 @@ def one_port_first() -> None:
     def ports_of(token: str) -> tuple[int, ...]:
         return (int(os.environ["TAKEN"]), *drawn(token))
 
-    from dinoskip import distributed
+    from dinoskip.runtime import distributed
 
     distributed.ports_of = ports_of
 

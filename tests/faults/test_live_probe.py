@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.files import MANIFEST
+from dinoskip.io.files import MANIFEST
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dinoskip.console import read_metrics
-from dinoskip.files import load_tensors, read_json
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import load_tensors, read_json
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.specs import list_checkpoints
 from tests.helpers.launch import run
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 

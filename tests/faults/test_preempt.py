@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.console import read_metrics
-from dinoskip.files import read_json, verify_manifest
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import read_json, verify_manifest
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import checkpoint
 from tests.helpers import slow_pretrain
 from tests.helpers.launch import DEADLINE, Child, children, rank_environments

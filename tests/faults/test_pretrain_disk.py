@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.console import read_metrics
-from dinoskip.files import read_json, verify_manifest
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import read_json, verify_manifest
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.specs import list_checkpoints
 from tests.helpers.launch import Child, children, run
 from tests.helpers.system import can_mount, obey_modes, small_disk
 from tests.helpers.tiny import count_rows, tiny_job

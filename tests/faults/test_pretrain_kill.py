@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.files import read_json, verify_manifest
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import read_json, verify_manifest
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import checkpoint
 from tests.helpers.launch import Child, children, rank_environments, run, run_ranks
 from tests.helpers.tiny import STEPS, assert_same_run, count_rows, rows_of, tensor_hashes, tiny_job

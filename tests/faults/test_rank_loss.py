@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.files import read_json, verify_manifest
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import read_json, verify_manifest
+from dinoskip.settings.specs import list_checkpoints
 from tests.faults.test_preempt import slow_steps
 from tests.helpers.launch import Child, children, rank_environments
 from tests.helpers.tiny import count_rows, tiny_job

@@ -11,7 +11,7 @@ import torch
 
 from dinoskip import cli
 from dinoskip.errors import ConfigError, DataError, memory_refused
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
 from tests.helpers.tiny import make_images
 
 HUGE = 1 << 50

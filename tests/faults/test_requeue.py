@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
 from dinoskip.training.launch import (
     ClusterConfig,
     JobProgress,

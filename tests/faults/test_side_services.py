@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
-from dinoskip.distributed import World
 from dinoskip.errors import WeightsError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.models import load_backbone
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.distributed import World
 from dinoskip.training import pretrain
 from dinoskip.training.boards import Boards
 from tests.helpers.ranks import on_ranks
@@ -158,7 +158,8 @@ def test_the_real_wandb_offline(tmp_path: Path) -> None:
     if importlib.util.find_spec("wandb") is None:
         pytest.skip("wandb is not installed (extra wandb)")
     code = (
-        "from pathlib import Path; from dinoskip.training.boards import Boards; from dinoskip.console import configure;"
+        "from pathlib import Path; from dinoskip.training.boards import Boards; "
+        "from dinoskip.runtime.console import configure; "
         "configure(); b = Boards(['wandb'], Path('.').resolve(), 0, {'seed': 1}); b.write(1, {'loss': 2.0}); b.close()"
     )
     environment = os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": os.pathsep.join(sys.path)}

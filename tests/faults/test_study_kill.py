@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.files import MANIFEST, read_manifest, verify_manifest
-from dinoskip.randomness import numpy_rng
+from dinoskip.io.files import MANIFEST, read_manifest, verify_manifest
+from dinoskip.runtime.randomness import numpy_rng
 from tests.helpers.study import TINY
 
 ROOT = Path(__file__).parents[2]

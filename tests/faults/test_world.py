@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.files import load_tensors, read_json
+from dinoskip.io.files import load_tensors, read_json
 from dinoskip.training import PretrainJob
 from tests.helpers.launch import Child, children, rank_environments, run_ranks
 from tests.helpers.tiny import STEPS, count_rows, rows_of, tiny_job

@@ -17,7 +17,7 @@ from conftest import Images, make_images, tiny_backbone
 
 import dinoskip.features.writer as writer
 from dinoskip.features import Transform, export
-from dinoskip.files import list_files, sha256_file
+from dinoskip.io.files import list_files, sha256_file
 
 
 def run(root: Path, images: Images, out: str) -> dict[str, str]:

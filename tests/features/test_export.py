@@ -16,7 +16,7 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.convert import SAVE
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
 
 SQUARE = Transform(size=32)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.features import FeatureStore
-from dinoskip.files import list_files, sha256_file
+from dinoskip.io.files import list_files, sha256_file
 from tests.features.conftest import make_images
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks

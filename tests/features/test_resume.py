@@ -15,8 +15,8 @@ import pytest
 import dinoskip.features.writer as writer
 from dinoskip.errors import DiskFull, OutputInUse
 from dinoskip.features import FeatureStore, Transform, export
-from dinoskip.files import read_manifest, write_json, write_text
-from dinoskip.locks import directory_lock
+from dinoskip.io.files import read_manifest, write_json, write_text
+from dinoskip.io.locks import directory_lock
 from dinoskip.models import Backbone, load_backbone
 
 SQUARE = Transform(size=32)

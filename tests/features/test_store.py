@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
-from dinoskip.files import read_manifest, write_manifest
+from dinoskip.io.files import read_manifest, write_manifest
 from dinoskip.models import Backbone
 
 

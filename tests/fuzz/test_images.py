@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.images import image_from_bytes, image_size, read_mask, size_from_bytes
+from dinoskip.io.images import image_from_bytes, image_size, read_mask, size_from_bytes
 from tests.helpers.mutations import attack, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
 from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError, DataError, DinoskipError, OutputInUse, WeightsError
 from dinoskip.features import FeatureStore, Transform, export
-from dinoskip.files import MANIFEST, read_manifest, verify_manifest, write_manifest
 from dinoskip.init import ModelConfig
-from dinoskip.locks import STALE, directory_lock
+from dinoskip.io.files import MANIFEST, read_manifest, verify_manifest, write_manifest
+from dinoskip.io.locks import STALE, directory_lock
 from dinoskip.models import Backbone, VitConfig, build_from_weights, create_model, save_weights
-from dinoskip.specs import newest_checkpoint
+from dinoskip.settings.config import Config, RawConfig, apply_overrides, read_yaml, validate
+from dinoskip.settings.specs import newest_checkpoint
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.mutations import attack
 

@@ -22,7 +22,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from tests.helpers.commands import dinoskip
 from visualize.figures import loss_figure
 from visualize.gallery import Classes, GalleryImage, GalleryModel, build_gallery

@@ -15,8 +15,8 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.errors import DataError
-from dinoskip.records import ROWS, RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results.records import ROWS, RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult, read_rows
 from tests.helpers.mutations import refused
 
 VALUES: tuple[Any, ...] = (

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from dinoskip.estimates import difference, estimate
-from dinoskip.records import areas_record
-from dinoskip.statistics import over_seeds
+from dinoskip.results.estimates import difference, estimate
+from dinoskip.results.records import areas_record
+from dinoskip.results.statistics import over_seeds
 from tests.helpers.golden import recorded
 
 GOLDEN, AREAS = recorded("meaning", "areas")

@@ -23,7 +23,7 @@ from dinoskip.init.assign import assign, attention_tensors
 from dinoskip.init.config import SCALES, Scale
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import attentions, head_factors, mlps, write
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.models.rank_collapse import token_cosine
 from tests.helpers.golden import recorded
 
 GOLDEN, CASES = recorded("meaning", "readings")

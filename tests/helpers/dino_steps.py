@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO

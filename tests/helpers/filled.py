@@ -19,7 +19,7 @@ from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results.rows import EvalResult, read_rows
 from visualize.paper.others import OTHERS
 from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, PUBLISHED, SKIP, PublishedNumber
 

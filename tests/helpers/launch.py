@@ -46,9 +46,9 @@ def train(
     """What a child does: pretrain, and leave as the command line would (message on stderr, exit code)."""
     import torch
 
-    from dinoskip.console import configure
     from dinoskip.data import ImageFolder
     from dinoskip.errors import ConfigError, DinoskipError
+    from dinoskip.runtime.console import configure
     from dinoskip.training import PretrainJob, pretrain
 
     os.setsid()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dinoskip import locks
+from dinoskip.io import locks
 
 DEAD = 2**22 + 1
 """A process id that no system gives."""

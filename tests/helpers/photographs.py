@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.diagnostics.signal import as_input
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 CALIBRATED_ON = ("coffee.png", "china.jpg", "rocket.jpg", "chelsea.png", "brick.png", "grass.png")
 HELD_OUT = ("astronaut.png", "flower.jpg", "motorcycle_left.png")

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World, all_reduce_mean
-from dinoskip.files import save_tensors
+from dinoskip.io.files import save_tensors
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import World, all_reduce_mean
+from dinoskip.settings.config import RawConfig, validate
 from dinoskip.training import PretrainJob
 from dinoskip.training.checkpoint import whole_state
 from dinoskip.training.objective import Engine, Objective, Step

@@ -19,7 +19,7 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    from dinoskip.distributed import World
+    from dinoskip.runtime.distributed import World
 
     os.setsid()
     torch.set_num_threads(1)
@@ -64,7 +64,7 @@ def assert_two_ranks_equal_one(
     """Fail unless ``steps(world, out, *arguments)`` saves the same tensors on one rank and on two; their names."""
     import torch
 
-    from dinoskip.files import load_tensors
+    from dinoskip.io.files import load_tensors
 
     for size in (1, 2):
         on_ranks(size, folder, steps, str(folder / str(size)), *arguments)

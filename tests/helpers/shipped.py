@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from ruamel.yaml import YAML
 
-from dinoskip.config import read_yaml
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import load_study
+from dinoskip.settings.config import read_yaml
 from tests.helpers.real_layouts import make_real
 from visualize.paper.published import PUBLISHED
 

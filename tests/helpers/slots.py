@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dinoskip.records import RecordedRow
-from dinoskip.results import EvalResult
+from dinoskip.results.records import RecordedRow
+from dinoskip.results.rows import EvalResult
 from studies.slots_arms import ARMS
 from studies.slots_rows import Slot
 

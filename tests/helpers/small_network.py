@@ -8,7 +8,7 @@ import torch
 
 from dinoskip.models import Backbone, VitConfig, create_model
 from dinoskip.models.build import from_config
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

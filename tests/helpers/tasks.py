@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import Config
 from dinoskip.models import Backbone
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TaskInputs, task
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.config import Config
+from dinoskip.settings.tasks import TaskInputs, task
 
 
 def network_inputs(backbone: Backbone, config: Config, **labels: Any) -> TaskInputs:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dinoskip.console import read_metrics
-from dinoskip.files import load_tensors, read_json, sha256_bytes, verify_manifest
-from dinoskip.specs import list_checkpoints
+from dinoskip.io.files import load_tensors, read_json, sha256_bytes, verify_manifest
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import PretrainJob
 
 STEPS = 12

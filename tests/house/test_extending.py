@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.files import read_tensor_header
-from dinoskip.results import read_rows
-from dinoskip.specs import newest_checkpoint
+from dinoskip.io.files import read_tensor_header
+from dinoskip.results.rows import read_rows
+from dinoskip.settings.specs import newest_checkpoint
 from dinoskip.testing.study import EXAMPLES, write_study
 
 ROOT = Path(__file__).parents[2]

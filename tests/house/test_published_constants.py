@@ -86,10 +86,10 @@ IN_CODE = {
     "eval.depth.fit:_INIT_DEVIATION": 0.01,
     "eval.video.scores:_TOLERANCE": 0.008,  # DAVIS 2017's bound_th
     "eval.video.frames:_AS_CODED": ((0.485, 0.456, 0.406), (0.228, 0.224, 0.225)),  # eval_video_segmentation.py
-    "dinoskip.estimates:LEAST": 6,  # docs/report.md
+    "dinoskip.results.estimates:LEAST": 6,  # docs/report.md
     "dinoskip.decisions.cross_fitting:LEAST_TO_CHOOSE": 30,
     "dinoskip.decisions.cross_fitting:SPLITS": 50,
-    "dinoskip.estimates:SIGNIFICANT": 0.05,
+    "dinoskip.results.estimates:SIGNIFICANT": 0.05,
     "dinoskip.pipeline.stages.sweep:FEWEST": 5,
 }
 SCHEDULES = {"dino_vits16_100ep": (0.001, 0.04, 0.04), "dino_vits16_300ep": (0.002, 0.04, 0.07)}

@@ -1,7 +1,8 @@
 """What somebody opens who reads one DINO step of a skipless ViT, with its data and its optimizer, is small.
 
 The rule: every file of ours with a function that runs in the step, from a JPEG of a folder to the teacher's next
-weights, in one process, with AdamW; leaf modules aside (images, random numbers, ranks), whose names say what they do.
+weights, in one process, with AdamW; the rooms below all others aside (images, random numbers, ranks), whose names say
+what they do.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from dinoskip.data import ImageFolder
 from dinoskip.data.loader import BatchSplit
 from dinoskip.data.sprites import photo
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
-from dinoskip.distributed import world
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import world
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.objectives import PretrainJob
 
 PACKAGE = Path(dinoskip.__file__).parent
+BELOW = {PACKAGE, *(PACKAGE / room for room in ("settings", "runtime", "io", "results"))}
 CROPS = {"global_size": 32, "local_size": 16, "num_local": 2}
 JOB = {
     "model": {"name": "vit_mini_patch8", "skip": False, "depth": 2, "img_size": 32, "init": {"name": "skipless"}},
@@ -36,12 +38,12 @@ JOB = {
 
 @contextmanager
 def files_that_run() -> Iterator[set[Path]]:
-    """The files of the package, but for leaf modules, of which a function is called."""
+    """The files of the package, but for those below all others, of which a function is called."""
     files: set[Path] = set()
 
     def called(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE) and path.parent != PACKAGE:
+        if event == "call" and path.is_relative_to(PACKAGE) and path.parent not in BELOW:
             files.add(path)
 
     sys.setprofile(called)

@@ -9,13 +9,13 @@ import torch
 from timm.layers import DropPath
 from torch import nn
 
-from dinoskip.config import RawConfig, dump, settings_for_key, validate
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.init.assign import assign
 from dinoskip.init.build import initialise
 from dinoskip.init.config import SkiplessInit, TruncNormalInit, init_for_skipless
 from dinoskip.models import create_model
+from dinoskip.settings.config import RawConfig, dump, settings_for_key, validate
 
 TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
 

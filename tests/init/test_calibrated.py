@@ -17,7 +17,7 @@ from dinoskip.init.calibrated import attention_scale
 from dinoskip.init.orthogonal import haar
 from dinoskip.models import create_model
 from dinoskip.models.vit import embed
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 from tests.helpers.photographs import photographs
 
 

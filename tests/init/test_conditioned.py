@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, conditioned_
 from dinoskip.init.config import ConditionedInit
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
+from dinoskip.settings.config import RawConfig, validate
 
 
 def tiny(**options: Any) -> Any:

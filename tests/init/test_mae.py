@@ -9,7 +9,7 @@ import torch
 from dinoskip.init.build import build_model
 from dinoskip.init.config import MaeInit, ModelConfig, TruncNormalInit
 from dinoskip.models.vit import embed
-from dinoskip.vit_config import SkipWeight
+from dinoskip.settings.vit_config import SkipWeight
 
 
 def test_matrices_are_xaviers_and_the_patch_embedding_and_qkv_are_one_each() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dinoskip.init import scaled_uniform_orthogonal_
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, spectral_factors
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, reparametrise_
 from dinoskip.init.config import ResidualFreeInit, SkiplessInit
+from dinoskip.settings.config import RawConfig, settings_for_key, validate
 from tests.helpers.photographs import photographs
 
 TINY: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 3, "img_size": 32}

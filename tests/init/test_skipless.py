@@ -11,7 +11,6 @@ import timm
 import torch
 from torch import Tensor
 
-from dinoskip.config import settings_for_key
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, skipless_
@@ -20,8 +19,9 @@ from dinoskip.init.orthogonal import noise_matrix
 from dinoskip.init.skipless import folded_scale, noisy_identity, query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.runtime.randomness import torch_rng
+from dinoskip.settings.config import settings_for_key
 
 
 def test_two_constants() -> None:

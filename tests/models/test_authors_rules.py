@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dinoskip.files import hash_of
+from dinoskip.io.files import hash_of
 from dinoskip.models import load_backbone
 from dinoskip.models.vit import bicubic_positions, dino_positions
 from dinoskip.pipeline.stages.external import backbone_hash
-from dinoskip.specs import authors_positions
+from dinoskip.settings.specs import authors_positions
 
 SMALL = "depth=2,embed_dim=24,num_heads=2,img_size=70,pretrained=false"
 DINOV2 = f"timm:vit_small_patch14_dinov2,{SMALL}"

@@ -5,10 +5,10 @@ import timm
 import torch
 from torch import nn
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import VitConfig, create_model, list_models
 from dinoskip.models.vit import embed
+from dinoskip.settings.config import RawConfig, validate
 
 
 @pytest.mark.parametrize("name", list_models())

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dinoskip.diagnostics import analyze_blocks, bundled_photos
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.files import read_json
 from dinoskip.init import ModelConfig, build_model
+from dinoskip.io.files import read_json
 from dinoskip.models import Backbone, load_backbone, save_weights
 from dinoskip.models.attention import cls_attention
 from dinoskip.models.entmax import entmax15

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dinoskip.errors import WeightsError
-from dinoskip.files import load_tensors, save_tensors, write_manifest
+from dinoskip.io.files import load_tensors, save_tensors, write_manifest
 from dinoskip.models import GrayingConfig, VitConfig, build_from_weights, create_model, load_weights, save_weights
 from dinoskip.models.build import from_config
 from dinoskip.models.export import hash_weights, model_shapes, strip_prefixes
-from dinoskip.specs import newest_checkpoint
+from dinoskip.settings.specs import newest_checkpoint
 
 CONFIG = VitConfig(name="vit_tiny_patch8", skip=False, depth=2, img_size=16)
 INFO = {"epoch": 3, "role": "teacher", "seed": 0}

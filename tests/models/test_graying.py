@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dinoskip.config import Config, RawConfig, dump, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.models import GrayingConfig, TokenGraying, VitConfig, create_model, load_backbone, save_weights
 from dinoskip.models.graying import dct_graying, images_of, patches, svd_graying
+from dinoskip.settings.config import Config, RawConfig, dump, validate
 
 
 def images(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -15,7 +15,7 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError
 from dinoskip.models import load_backbone
 from dinoskip.models.image_statistics import CLIP, HALF, IMAGENET, three_numbers
-from dinoskip.results import normalisation_of
+from dinoskip.results.rows import normalisation_of
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "num_heads": 1, "depth": 1}
 SIGLIP = {"class_token": False, "global_pool": "map", "num_classes": 0}

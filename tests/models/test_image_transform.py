@@ -12,7 +12,7 @@ from PIL import Image
 
 from dinoskip.errors import ConfigError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone, create_model
 
 

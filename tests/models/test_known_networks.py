@@ -18,7 +18,7 @@ from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
 from dinoskip.errors import DinoskipError, WeightsError
 from dinoskip.models import load_backbone
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 
 State = dict[str, Tensor]
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))

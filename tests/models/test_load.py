@@ -12,7 +12,7 @@ import torch
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.features import FeatureStore
-from dinoskip.files import write_manifest
+from dinoskip.io.files import write_manifest
 from dinoskip.models import Backbone, VitConfig, load_backbone, save_weights
 from tests.helpers.small_network import equal_to
 

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.config import dump
 from dinoskip.errors import ConfigError
-from dinoskip.flops import block_flops, vit_flops, vit_parameters
 from dinoskip.init import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import load_backbone, save_weights
@@ -24,12 +22,14 @@ from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.models.vit import dino_positions
 from dinoskip.optim.groups import is_decayed
+from dinoskip.settings.config import dump
+from dinoskip.settings.flops import block_flops, vit_flops, vit_parameters
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training import pretrain
 from dinoskip.training.distill import DistilledNetwork
 from dinoskip.training.extended import TokensMultiCrop
 from dinoskip.training.ibot import IbotNetwork
 from dinoskip.training.objectives import PretrainJob
-from dinoskip.vit_config import VitConfig
 from tests.helpers.tiny import SMALL_OBJECTIVES, objective_job, rows_of, tensor_hashes
 from tests.training.test_resume import folder, killed_before
 

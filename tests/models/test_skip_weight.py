@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.config import dump
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.models import Backbone, Block, VitConfig, create_model, load_backbone, save_weights
@@ -27,7 +26,8 @@ from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.models.vit import Vit
 from dinoskip.optim import build_optimizer
 from dinoskip.optim.config import AdamWConfig
-from dinoskip.vit_config import SkipWeight
+from dinoskip.settings.config import dump
+from dinoskip.settings.vit_config import SkipWeight
 from tests.helpers.golden_next import GOLDEN, arrays, cases, golden
 
 SMALL: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 3, "img_size": 16}

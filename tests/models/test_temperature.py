@@ -10,14 +10,14 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from dinoskip.config import dump
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import VitConfig, build_from_weights, load_backbone, save_timm_folder, save_weights
 from dinoskip.models.attention_sites import head_factors, is_plain_attention
 from dinoskip.models.temperature import Temperature, temper_, temperatures
-from dinoskip.vit_config import TemperatureConfig
+from dinoskip.settings.config import dump
+from dinoskip.settings.vit_config import TemperatureConfig
 
 DEPTH, BETA = 12, 1.1
 SHAPE: dict[str, Any] = {"name": "vit_mini_patch8", "depth": DEPTH, "img_size": 32, "skip": False}

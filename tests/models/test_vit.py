@@ -9,11 +9,11 @@ from timm.models.vision_transformer import Block as TimmBlock
 from torch import nn
 from torch.nn import functional as F
 
-from dinoskip.config import dump
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.models import Block, VitConfig, create_model, list_models, load_backbone, save_weights
 from dinoskip.models.vit import dino_positions, embed
+from dinoskip.settings.config import dump
 from tests.helpers.dino_modules import Dino
 
 ARGUMENTS = {"dim": 48, "num_heads": 3, "qkv_bias": True}

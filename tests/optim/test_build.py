@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import SOAP, KLShampoo, MuonAdamW, MuonConfig, SoapConfig, build_optimizer, set_rates
 from dinoskip.optim.config import EcsConfig, KLShampooConfig
+from dinoskip.settings.config import RawConfig, settings_for_key, validate
 from dinoskip.training.objectives import PretrainJob
 
 

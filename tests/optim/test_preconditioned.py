@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dinoskip.distributed import World, on_main, whole
-from dinoskip.files import load_tensors, save_tensors
+from dinoskip.io.files import load_tensors, save_tensors
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import (
@@ -34,6 +33,7 @@ from dinoskip.optim import (
 )
 from dinoskip.optim.batched import along, as_matrix, refresh_flops, row_blocks, step_flops
 from dinoskip.optim.preconditioned import PreconditionedOptimizer, owners
+from dinoskip.runtime.distributed import World, on_main, whole
 from dinoskip.training.checkpoint import load_optimizer_tensors, optimizer_tensors
 from tests.helpers.ranks import on_ranks
 

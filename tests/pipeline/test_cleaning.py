@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.errors import ConfigError, OutputInUse, Preempted
-from dinoskip.files import read_manifest
-from dinoskip.locks import STALE, directory_lock
+from dinoskip.io.files import read_manifest
+from dinoskip.io.locks import STALE, directory_lock
 from dinoskip.pipeline import cleaning
 from dinoskip.pipeline.artifacts import Artifacts, Record
 from dinoskip.pipeline.cleaning import RUNNING, alone, at_work, remove, unfinished

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dinoskip.errors import ConfigError, DataError, OutputInUse
-from dinoskip.files import MANIFEST, read_json, verify_manifest, write_json, write_manifest
-from dinoskip.locks import directory_lock
+from dinoskip.io.files import MANIFEST, read_json, verify_manifest, write_json, write_manifest
+from dinoskip.io.locks import directory_lock
 from dinoskip.pipeline.graph import Node, only, order, record_of, select
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task

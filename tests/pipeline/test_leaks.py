@@ -12,12 +12,12 @@ from dinoskip import evaluate
 from dinoskip.cli import main
 from dinoskip.data import equal_images
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.pipeline.leaks import SplitOfData, SplitUse, comparisons, verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.tasks import tasks
+from dinoskip.settings.tasks import tasks
 from tests.helpers.study import TINY
 
 CASE = Path(__file__).parents[3] / "shared" / "cases" / "same_images_in_train_and_val"

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.data import label_values
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.pipeline.meaning import verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study

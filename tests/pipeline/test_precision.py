@@ -12,14 +12,14 @@ import torch
 
 from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS
-from dinoskip.config import read_yaml
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, create_model
 from dinoskip.pipeline.estimate.costs import SLOWER, costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.results import EvalResult, read_rows, write_rows
-from dinoskip.tasks import TASKS
+from dinoskip.results.rows import EvalResult, read_rows, write_rows
+from dinoskip.settings.config import read_yaml
+from dinoskip.settings.tasks import TASKS
 from tests.helpers.study import TINY
 
 SMALLEST = """

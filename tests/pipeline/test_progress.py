@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from dinoskip.errors import DataError, NonFiniteError, OutputInUse
-from dinoskip.files import write_json, write_text
+from dinoskip.io.files import write_json, write_text
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import NO_TIME, StudyProgress, past_seconds, rates, result_of
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.rows import EvalResult, write_rows
 
 
 def _write(task: Task) -> None:

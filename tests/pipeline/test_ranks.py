@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.console import read_metrics
 from dinoskip.features import FeatureStore
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
+from dinoskip.runtime.console import read_metrics
 from tests.helpers.launch import rank_environments
 from tests.helpers.study import TINY
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.files import read_json, write_manifest, write_text
+from dinoskip.io.files import read_json, write_manifest, write_text
 from dinoskip.pipeline.report.results_folder import publish_results
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError, DiskFull
-from dinoskip.files import MANIFEST
-from dinoskip.locks import directory_lock
+from dinoskip.io.files import MANIFEST
+from dinoskip.io.locks import directory_lock
 from dinoskip.pipeline.graph import Node, order
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StorageConfig, StorageRules
 from dinoskip.pipeline.stage import Stage, Task
+from dinoskip.settings.config import RawConfig, validate
 
 SIZE = 600_000
 AT_ONCE = StorageRules(at_once=True)

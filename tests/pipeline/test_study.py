@@ -12,14 +12,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dinoskip.cli.start import CONFIGS
-from dinoskip.config import RawConfig
 from dinoskip.errors import ConfigError
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.stage import StudyNodes
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results import UNKNOWN_EPOCH
+from dinoskip.results.rows import UNKNOWN_EPOCH
+from dinoskip.settings.config import RawConfig
 from tests.helpers.study import TINY
 
 BASE = """

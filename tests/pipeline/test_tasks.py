@@ -11,11 +11,11 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS
-from dinoskip.files import read_manifest
+from dinoskip.io.files import read_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
-from dinoskip.results import read_rows
-from dinoskip.tasks import TASKS, tasks
+from dinoskip.results.rows import read_rows
+from dinoskip.settings.tasks import TASKS, tasks
 from tests.helpers.devices import DEVICES
 
 SMALLER = (

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.files import MANIFEST, verify_manifest
-from dinoskip.locks import directory_lock
+from dinoskip.io.files import MANIFEST, verify_manifest
+from dinoskip.io.locks import directory_lock
 from dinoskip.pipeline.report.notices import NOTE
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 from tests.helpers.study import TINY
 
 MEASURED = {"probe": 8, "tokencut": 16, "knn": 8, "retrieve": 8, "video": 2, "correspondence": 4}
@@ -311,7 +311,7 @@ def test_an_untrained_network_never_stands_for_the_trained_one(
 def test_a_second_run_of_the_report_gives_the_same_bytes(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dinoskip.environment._commit", lambda: "0123456789ab")  # someone may commit meanwhile
+    monkeypatch.setattr("dinoskip.runtime.environment._commit", lambda: "0123456789ab")  # someone may commit meanwhile
     asked = ("report.note=again", "report.costs=true")
     first = _report(done, tmp_path / "runs", *asked)
     kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}

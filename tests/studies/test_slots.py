@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.config import apply_overrides, read_yaml
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.study import study_of
-from dinoskip.records import RecordedRow
+from dinoskip.results.records import RecordedRow
+from dinoskip.settings.config import apply_overrides, read_yaml
 from studies import slots, slots_arms, slots_first
 from studies.slots import Commands, Place, first, later, main
 from studies.slots_arms import ARMS, PRINTED, RATES, SLOTS, Plan, epochs_in, order, read_plan

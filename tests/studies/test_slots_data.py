@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.config import apply_overrides, read_yaml
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.study import study_of
+from dinoskip.settings.config import apply_overrides, read_yaml
 from studies import slots_arms, slots_data
 from studies.slots_data import NAMES, Sources, choose, pack, read_names, sizes_below, unpacked, write_names
 

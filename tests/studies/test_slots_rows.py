@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dinoskip.errors import DataError
-from dinoskip.files import load_tensors, save_tensors, write_json, write_manifest
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
+from dinoskip.io.files import load_tensors, save_tensors, write_json, write_manifest
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
 from studies.slots_rows import CARD, gather, join_shards, mib_of, opened, read_slots, write_shards
 from tests.helpers.slots import EPOCHS, network
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dinoskip.statistics import holm
+from dinoskip.results.statistics import holm
 from studies.slots_rows import Slot
 from studies.slots_rule import (
     HALF_OF_PAPER,

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from dinoskip.data.correspondence import Correspondence
 from dinoskip.data.overlaps import Overlaps, in_patches, intersections
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
 from dinoskip.models.load import load_backbone
+from dinoskip.runtime.distributed import World
 from dinoskip.training import pretrain
 from dinoskip.training.addends_config import AddendConfig, GramConfig, PakaConfig
 from dinoskip.training.extended import sinkhorn, targets
@@ -312,7 +312,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
 
 
 def test_settings_without_addends_are_written_as_before() -> None:
-    from dinoskip.config import settings_for_key
+    from dinoskip.settings.config import settings_for_key
 
     for objective in ("dino", *SMALL_OBJECTIVES):
         given = {} if objective == "dino" else {"objective": objective, **SMALL_OBJECTIVES[objective]}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
 from dinoskip.errors import DataError
+from dinoskip.runtime.console import read_metrics
 from dinoskip.training import pretrain
 from dinoskip.training.boards import Boards
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from dinoskip.data import ImageFolder
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import load_tensors
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
+from dinoskip.io.files import load_tensors
 from dinoskip.models.export import save_weights
+from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob, pretrain
 from dinoskip.training.calibration import before_and_after, begin_with, calibrated_model, centre_crops, spread
 from dinoskip.training.dino import DINO

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from dinoskip.errors import WeightsError
-from dinoskip.files import load_tensors, save_tensors, verify_manifest, write_manifest
+from dinoskip.io.files import load_tensors, save_tensors, verify_manifest, write_manifest
 from dinoskip.optim import build_optimizer
-from dinoskip.specs import list_checkpoints
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import PretrainJob, checkpoint
 from dinoskip.training.dino import DINO
 from tests.helpers.tiny import tensor_hashes, tiny_job

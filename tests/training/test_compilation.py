@@ -12,7 +12,7 @@ from torch import nn
 from dinoskip.data import ImageFolder
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import Preempted
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.compilation import Compiler
 from tests.helpers.tiny import make_images, rows_of, tiny_job

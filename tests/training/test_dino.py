@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer
+from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, make_teacher
 from dinoskip.training.dino_config import DinoConfig

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.data.augment import MEAN, STD
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DinoskipError
-from dinoskip.files import load_tensors
+from dinoskip.io.files import load_tensors
 from dinoskip.models.load import load_backbone
+from dinoskip.runtime.distributed import World
 from dinoskip.training import pretrain
 from dinoskip.training.distill import Distill
 from dinoskip.training.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_

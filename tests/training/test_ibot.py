@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.config import dump
 from dinoskip.data.masks import BlockMasks
-from dinoskip.distributed import World
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.config import dump
 from dinoskip.training import ibot as module
 from dinoskip.training.ibot import IbotHead, patch_loss
 from dinoskip.training.ibot_config import IbotConfig

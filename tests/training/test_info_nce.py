@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.distributed import World
-from dinoskip.files import load_tensors, save_tensors
+from dinoskip.io.files import load_tensors, save_tensors
+from dinoskip.runtime.distributed import World
 from dinoskip.training import info_nce as module
 from dinoskip.training.info_nce import info_nce
 from tests.helpers.ranks import on_ranks

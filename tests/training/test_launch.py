@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dinoskip.cli import main
-from dinoskip.config import RawConfig, read_yaml, validate
 from dinoskip.errors import ConfigError
+from dinoskip.settings.config import RawConfig, read_yaml, validate
 from dinoskip.training.launch import ClusterConfig, folder_of, run_tool, script, submit
 from tests.helpers.slurm import Slurm
 from tests.helpers.study import TINY

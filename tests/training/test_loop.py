@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
 from dinoskip.data.train_loader import TrainLoader
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
-from dinoskip.files import read_json, verify_manifest
+from dinoskip.io.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
-from dinoskip.specs import list_checkpoints
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import PretrainJob, checkpoint, pretrain
 from dinoskip.training.dino import build_networks
 from tests.helpers.tiny import SIDE_FILES, STEPS, make_images, tensor_hashes, tiny_job

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.config import dump
 from dinoskip.data.masks import VisiblePatches
-from dinoskip.distributed import World
 from dinoskip.models.positions import sincos_positions
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.config import dump
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.mae import MaeDecoder
 from dinoskip.training.mae_config import MaeConfig
-from dinoskip.vit_config import VitConfig
 from tests.helpers.dino_reference import Values, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one

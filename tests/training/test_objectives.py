@@ -11,9 +11,9 @@ import torch
 
 from dinoskip.data import ImageFolder
 from dinoskip.data.shards import open_source
-from dinoskip.files import load_tensors, read_json
+from dinoskip.io.files import load_tensors, read_json
 from dinoskip.models.load import load_backbone
-from dinoskip.specs import exported_weights
+from dinoskip.settings.specs import exported_weights
 from dinoskip.training import compilation, pretrain
 from dinoskip.training.objectives import AnyObjective
 from tests.helpers.photographs import photographs

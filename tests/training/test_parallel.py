@@ -17,11 +17,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from dinoskip.distributed import World, local, whole
-from dinoskip.files import load_tensors, save_tensors
+from dinoskip.io.files import load_tensors, save_tensors
 from dinoskip.models.build import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.runtime.distributed import World, local, whole
 from dinoskip.training import compilation
 from dinoskip.training.checkpoint import load_whole_
 from dinoskip.training.dino import MultiCrop, make_teacher

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.data.correspondence import Correspondence
-from dinoskip.distributed import World
+from dinoskip.runtime.distributed import World
 from dinoskip.training.patch_contrast import contrast, update_queue
 from tests.helpers.dino_reference import Values, vit_tokens
 from tests.helpers.plain_training import Driver, PlainTraining, job_of

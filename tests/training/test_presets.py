@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.config import dump
 from dinoskip.data.loader import Batch
-from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.config import dump
 from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step

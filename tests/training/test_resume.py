@@ -11,7 +11,7 @@ import pytest
 
 from dinoskip.data import ImageFolder
 from dinoskip.optim.config import OptimizerConfig
-from dinoskip.specs import list_checkpoints
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import PretrainJob, compilation, objective, pretrain
 from tests.helpers.devices import deterministic
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dinoskip.config import dump
-from dinoskip.console import read_metrics
-from dinoskip.distributed import World
-from dinoskip.files import load_tensors, read_json, write_manifest
+from dinoskip.io.files import load_tensors, read_json, write_manifest
 from dinoskip.models import VitConfig, load_backbone
-from dinoskip.specs import declared_weights, exported_weights
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.config import dump
+from dinoskip.settings.specs import declared_weights, exported_weights
+from dinoskip.settings.vit_config import SkipWeight
 from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.skip_dial import SkipDial
-from dinoskip.vit_config import SkipWeight
 from tests.helpers.photographs import photographs
 from tests.helpers.plain_training import Driver
 from tests.helpers.ranks import assert_two_ranks_equal_one

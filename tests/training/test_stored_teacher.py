@@ -18,7 +18,7 @@ from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import export
 from dinoskip.features.transform import Transform
-from dinoskip.files import load_tensors, read_manifest
+from dinoskip.io.files import load_tensors, read_manifest
 from dinoskip.models.load import load_backbone
 from dinoskip.training import pretrain
 from dinoskip.training.distill_config import TeacherConfig

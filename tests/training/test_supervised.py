@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dinoskip.cli import main
-from dinoskip.console import read_metrics
 from dinoskip.data import LabelledFolder
 from dinoskip.data.classification import ClassLoader, normalise, soft_targets
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted
-from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
+from dinoskip.io.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
+from dinoskip.io.resize import centre_crop
 from dinoskip.models import load_backbone
 from dinoskip.optim import build_optimizer
-from dinoskip.resize import centre_crop
-from dinoskip.specs import list_checkpoints
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.supervised import (

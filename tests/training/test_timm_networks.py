@@ -13,17 +13,17 @@ from timm.layers import DropPath
 from torch import nn
 
 from dinoskip.cli import main
-from dinoskip.config import dump
 from dinoskip.data import ImageFolder, LabelledFolder
 from dinoskip.errors import ConfigError, Interrupted, WeightsError
-from dinoskip.files import read_json
-from dinoskip.flops import vit_flops, vit_parameters
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
+from dinoskip.io.files import read_json
 from dinoskip.models import VitConfig, load_backbone, load_weights, save_timm_folder
 from dinoskip.models.attention_sites import attentions
 from dinoskip.models.transformers_layout import save_transformers_folder
-from dinoskip.specs import exported_weights
+from dinoskip.settings.config import dump
+from dinoskip.settings.flops import vit_flops, vit_parameters
+from dinoskip.settings.specs import exported_weights
 from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.supervised import supervise

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel
 
 BLOCKS = (1, 2, 3)

@@ -15,8 +15,8 @@ from dinoskip.decisions.choosing import BY_CROSS_FITTING, ON_SHOWN, TOO_FEW
 from dinoskip.decisions.comparing import NetworkScores, compared_pair
 from dinoskip.decisions.cross_fitting import cross_fitted_best
 from dinoskip.decisions.wording import points
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 
 COUNT = 80

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.average_precision import MatchedDetections
 from dinoskip.decisions.comparing import NetworkScores, compared_pair
-from dinoskip.records import RecordedRow, read_records, write_recorded_rows
-from dinoskip.results import CROSS_FITTED, EvalResult
-from dinoskip.statistics import explained_interval, score
+from dinoskip.results.average_precision import MatchedDetections
+from dinoskip.results.records import RecordedRow, read_records, write_recorded_rows
+from dinoskip.results.rows import CROSS_FITTED, EvalResult
+from dinoskip.results.statistics import explained_interval, score
 from eval.compare import compare
 from eval.rows import percent_row
-from tests.test_average_precision import detections
+from tests.results.test_average_precision import detections
 from visualize.comparison import Scores
 
 IDS = [f"{number:03}" for number in np.random.default_rng(0).permutation(90)]  # rows' order is not that of ids

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.rows import benchmark_values, best, one_k_per_dataset, principal, rows_csv, single_blocks
 
 

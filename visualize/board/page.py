@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.decisions.wording import points
-from dinoskip.files import write_text
-from dinoskip.output import Output
-from dinoskip.results import rows_csv
+from dinoskip.io.files import write_text
+from dinoskip.io.output import Output
+from dinoskip.results.rows import rows_csv
 from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
 from visualize.pages import render_page
 from visualize.report.rows_page import write_long_table

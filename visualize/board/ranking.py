@@ -18,9 +18,9 @@ from itertools import combinations
 
 from dinoskip.decisions.choosing import Score
 from dinoskip.decisions.comparing import ComparedPair, NetworkScores, Verdict, compared_pair, decide
-from dinoskip.estimates import Difference
-from dinoskip.records import ImageRecords
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult
+from dinoskip.results.estimates import Difference
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
 from visualize.board.sources import BoardSource
 from visualize.comparison import Scores
 from visualize.rows import Benchmark, benchmark_key, comparable, values_of

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json
-from dinoskip.records import ROWS, ImageRecords, read_records
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.io.files import read_json
+from dinoskip.results.records import ROWS, ImageRecords, read_records
+from dinoskip.results.rows import EvalResult, read_rows
 
 _KEY_LETTERS = 16  # of a key in the name of an output
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from dinoskip.randomness import torch_rng
-from dinoskip.rank_collapse import condition_number
+from dinoskip.models.rank_collapse import condition_number
+from dinoskip.runtime.randomness import torch_rng
 from visualize.figures.curves import curves_figure
 from visualize.figures.drawing import TITLE, Figure, dash, fitted, legend, panels, write_figure
 from visualize.palette import variant_colour, variant_places

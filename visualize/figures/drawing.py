@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFont
 
-from dinoskip.files import write_bytes
+from dinoskip.io.files import write_bytes
 from visualize.pages import clean
 from visualize.palette import VARIANT_COLOURS, variant_colour
 

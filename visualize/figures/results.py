@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.figures.curves import Groups, curves_figure, panel_groups
 from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
 from visualize.pages import clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dinoskip.console import log
+from dinoskip.runtime.console import log
 from visualize import rasters
 from visualize.gallery.files import PictureFiles
 from visualize.gallery.layers import LAYERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.rows import benchmark_values, one_k_per_dataset, single_blocks
 
 WIDTH, HEIGHT, MARGIN = 240.0, 64.0, 6.0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 
 class GalleryConfig(Config):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 
 if TYPE_CHECKING:
     from visualize.colours import TokenSource

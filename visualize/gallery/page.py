@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.errors import ConfigError
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize import rasters
 from visualize.colours import PcaViews, pca_views
 from visualize.gallery.cells import GalleryCell, write_cell

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from dinoskip.errors import ConfigError, did_you_mean
-from dinoskip.files import write_bytes
+from dinoskip.io.files import write_bytes
 from visualize import rasters
 from visualize.figures.drawing import fitted, label_font
 from visualize.pages import clean

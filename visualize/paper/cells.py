@@ -1,8 +1,8 @@
 """Our number in a cell of a published table: a network's, over all its seeds of training, and how sure it is.
 
 Of several seeds it is their mean, with deviation and Student's interval over seeds
-(:func:`dinoskip.statistics.over_seeds`); of one seed its own interval, over images. Two networks that are not seeds of
-one are never put in one cell: it then names them.
+(:func:`dinoskip.results.statistics.over_seeds`); of one seed its own interval, over images. Two networks that are not
+seeds of one are never put in one cell: it then names them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dinoskip.decisions.comparing import aligned
-from dinoskip.estimates import Difference, difference
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
-from dinoskip.statistics import SeedSummary, over_seeds
+from dinoskip.results.estimates import Difference, difference
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import SeedSummary, over_seeds
 from visualize.comparison import Scores
 from visualize.rows import failed_cuts, spread
 

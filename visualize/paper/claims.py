@@ -20,8 +20,8 @@ import numpy as np
 
 from dinoskip.decisions.comparing import ONE_EACH, ComparedPair, NetworkScores, compared_pair
 from dinoskip.decisions.wording import points, signed
-from dinoskip.estimates import SIGNIFICANT, difference, estimate, one_sided
-from dinoskip.statistics import holm
+from dinoskip.results.estimates import SIGNIFICANT, difference, estimate, one_sided
+from dinoskip.results.statistics import holm
 from visualize.comparison import Scores, text_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, INITIALISED, SKIP

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dinoskip.records import ImageRecords
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.cells import Contested, OurNumber, Ours, OwnDifferences, number
 from visualize.paper.layout import ComparedTable, TableCell, TableLine
 from visualize.paper.published import EPOCHS, SKIP, PublishedNumber, PublishedTable, networks_for

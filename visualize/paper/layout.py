@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dinoskip.decisions.wording import points, signed
-from dinoskip.estimates import Difference
+from dinoskip.results.estimates import Difference
 from visualize.paper.cells import Contested, OurNumber, Ours, number
 from visualize.rows import setting_of
 from visualize.tables import NOT_RUN, TextTable, as_csv

@@ -29,8 +29,8 @@ from dinoskip.decisions.comparing import (
 )
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.decisions.wording import ROUNDED, points, signed
-from dinoskip.estimates import Difference
-from dinoskip.results import EvalResult
+from dinoskip.results.estimates import Difference
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import OWN_BEST, Scores
 from visualize.paper.published import SKIP
 from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, families, single_blocks, values_of

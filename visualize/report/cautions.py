@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dinoskip.decisions.comparing import FAR, low_power
 from dinoskip.decisions.wording import ROUNDED
-from dinoskip.estimates import least_gap
+from dinoskip.results.estimates import least_gap
 from visualize.report.answer import Answer, AnswerLine, Measured
 
 _UNPAIRED = "no records of both on the same images, so the difference is unpaired"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.config import Config, OneOrSeveral
+from dinoskip.settings.config import Config, OneOrSeveral
 
 PaperTable = Literal[
     "paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3",

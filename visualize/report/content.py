@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.figures.drawing import Figure
 from visualize.paper.claims import Roughness
 from visualize.paper.compare import ComparedStudy

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dinoskip.errors import translate_write_errors
-from dinoskip.files import write_text
-from dinoskip.results import EvalResult
+from dinoskip.io.files import write_text
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page

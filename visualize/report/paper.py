@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dinoskip.files import write_text
+from dinoskip.io.files import write_text
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import render_page

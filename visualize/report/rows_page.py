@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.pages import render_page
 
 _FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")

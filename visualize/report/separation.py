@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from dinoskip.decisions.comparing import above_rule, above_start, chance_of_nothing, separating
 from dinoskip.decisions.wording import points
-from dinoskip.estimates import Difference
-from dinoskip.results import EvalResult
+from dinoskip.results.estimates import Difference
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.report.answer import Measured, measured, without_place
 from visualize.rows import Benchmark, StudyVariant, families

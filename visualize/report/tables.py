@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dinoskip.decisions.failures import failed_cuts
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.layout import ComparedTable
 from visualize.rows import (
     FAILED_NOTE,

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from dinoskip.console import log
 from dinoskip.data.listing import passed_over, require_folder
 from dinoskip.data.recognise import generic
 from dinoskip.data.recognise.content import content_of_file
@@ -23,7 +22,8 @@ from dinoskip.data.recognise.reading import FolderReading, Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
 from dinoskip.data.recognise.words import names_labels
 from dinoskip.errors import DataError
-from dinoskip.images import read_mask
+from dinoskip.io.images import read_mask
+from dinoskip.runtime.console import log
 
 __all__ = ["FolderReading", "Layout", "published_in", "recognise"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in
 from dinoskip.data.recognise.words import SPLITS
 from dinoskip.errors import DataError
-from dinoskip.files import open_regular
+from dinoskip.io.files import open_regular
 
 MOST_FILES = 200
 """JSONs that are looked into; formats with a JSON an image have more, and are not COCO's."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.images import StoredPixels, read_encoded, stored_pixels
+from dinoskip.io.images import StoredPixels, read_encoded, stored_pixels
 
 ContentKind = Literal["photograph", "label map", "lossy map", "drawing", "depth map", "unreadable"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dinoskip.data.listing import list_folder
 from dinoskip.errors import DataError
-from dinoskip.files import open_regular
+from dinoskip.io.files import open_regular
 
 DEEPEST = 3
 """Folders between a root and a data set in it: what archives and download tools put around one."""

@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
-from dinoskip.console import log
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.orientation import with_orientation
@@ -47,6 +46,7 @@ from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.plugins import ByName, Table
+from dinoskip.runtime.console import log
 
 AnyDataset = (
     VocConfig

@@ -16,7 +16,7 @@ from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_belo
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.data.sets.pairs import COCO_SITE, coco_images
 from dinoskip.errors import DataError
-from dinoskip.files import confined
+from dinoskip.io.files import confined
 
 LIST = "coco_20k_filenames.txt"
 LIST_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"

@@ -18,8 +18,8 @@ from dinoskip.data.outlines import OutlineError, mask_of_outline
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.errors import DataError, guard
-from dinoskip.files import confined, read_regular
-from dinoskip.images import turn_upright
+from dinoskip.io.files import confined, read_regular
+from dinoskip.io.images import turn_upright
 
 MAX_JSON = 2 << 30  # bytes; the published one of train2017 has 450 MB
 

@@ -18,8 +18,8 @@ from dinoskip.data.sets.kind import DatasetKind, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import coco_images, known_split
 from dinoskip.data.sets.voc import with_files
 from dinoskip.errors import DataError, guard
-from dinoskip.files import confined, read_regular
-from dinoskip.images import read_image
+from dinoskip.io.files import confined, read_regular
+from dinoskip.io.images import read_image
 
 MAX_JSON = 2 << 30  # bytes; the published one of train has 180 MB
 

@@ -14,11 +14,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, as_text, splits_of
 from dinoskip.data.sets.pairs import COCO_2017, PairedMasks, PairFolders, coco_images, known_split
 from dinoskip.data.sets.signatures import coco_stuff_numbering
+from dinoskip.settings.config import OmitDefaultFromKey
 
 StuffClasses = Literal["171", "182", "27", "15"]
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import folder_with, is_image_name, name_key, read_names, require_folder
 from dinoskip.data.schema import both_ways, evenly_numbered, noted_in
@@ -16,6 +15,7 @@ from dinoskip.data.sequences import SequenceDataset, VideoSequence
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, as_text, splits_of
 from dinoskip.data.sets.signatures import davis_2016
 from dinoskip.errors import DataError
+from dinoskip.settings.config import OmitDefaultFromKey
 
 LEAST_FRAMES = 3
 """The first is given, and neither it nor the last one is scored."""

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.photographs import open_photographs, photographs_below
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.shards import Source
+from dinoskip.settings.config import OmitDefaultFromKey
 
 
 class ImagesConfig(DatasetKind):

@@ -15,11 +15,11 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.sets.signatures import Signature
 from dinoskip.data.shards import Source
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 
 class CheckedSplit(NamedTuple):

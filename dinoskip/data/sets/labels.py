@@ -18,7 +18,7 @@ from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sequences import SequenceDataset
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.plugins import Table
 
 D = TypeVar("D")

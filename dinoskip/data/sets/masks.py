@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Distinct, OmitDefaultFromKey
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import name_key, read_text
@@ -17,6 +16,7 @@ from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
 from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.data.splits import split_path
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.settings.config import Distinct, OmitDefaultFromKey
 
 
 def read_classes(path: Path) -> tuple[str, ...]:

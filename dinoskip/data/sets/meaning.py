@@ -13,7 +13,7 @@ from dinoskip.data.sets.kind import DatasetKind
 from dinoskip.data.sets.signatures import judge
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError, DinoskipError
-from dinoskip.files import hash_of, read_json, write_json
+from dinoskip.io.files import hash_of, read_json, write_json
 
 COUNTED = ("segmentation", "classes", "depth", "video")
 """Labels whose files are counted; others have a schema that says what they mean, and are checked as they are opened."""

@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dinoskip.arrays import read_arrays
-from dinoskip.config import OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
@@ -26,7 +24,9 @@ from dinoskip.data.schema import finite, noted_in, unique, violated
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
-from dinoskip.files import confined, read_regular
+from dinoskip.io.arrays import read_arrays
+from dinoskip.io.files import confined, read_regular
+from dinoskip.settings.config import OmitDefaultFromKey
 
 LISTS = {
     "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),

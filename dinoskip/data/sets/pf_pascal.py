@@ -18,8 +18,8 @@ from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Publish
 from dinoskip.data.sets.spair import SizeOf
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
-from dinoskip.files import confined
-from dinoskip.images import image_size
+from dinoskip.io.files import confined
+from dinoskip.io.images import image_size
 
 EXPECTED = {"val": 308, "test": 299}
 """Pairs of each split."""

@@ -9,7 +9,7 @@ from dinoskip.data.archives import md5_file, unpack
 from dinoskip.data.sets import KINDS, published_kinds
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import MAX_JSON, read_regular, write_bytes
+from dinoskip.io.files import MAX_JSON, read_regular, write_bytes
 
 
 def archives_of(kind: str) -> Archives:

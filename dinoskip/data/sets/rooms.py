@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
-from dinoskip.arrays import read_arrays
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
@@ -27,8 +26,9 @@ from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.images import read_image
-from dinoskip.randomness import numpy_rng
+from dinoskip.io.arrays import read_arrays
+from dinoskip.io.images import read_image
+from dinoskip.runtime.randomness import numpy_rng
 
 F64 = NDArray[np.float64]
 FOLDER = "rooms"

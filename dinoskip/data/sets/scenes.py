@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import OmitDefaultFromKey, settings_for_key
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
@@ -27,9 +26,10 @@ from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_de
 from dinoskip.data.shapes import SHAPES
 from dinoskip.data.sprites import KINDS, Kind, background
 from dinoskip.errors import OutputInUse, translate_write_errors
-from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
-from dinoskip.output import remove
-from dinoskip.randomness import numpy_rng
+from dinoskip.io.files import TEMPORARY, publish_directory, read_json, write_json
+from dinoskip.io.output import remove
+from dinoskip.runtime.randomness import numpy_rng
+from dinoskip.settings.config import OmitDefaultFromKey, settings_for_key
 
 YEAR = 2012  # of the VOC layout they are written in
 RECIPE = "scenes.json"

@@ -19,7 +19,7 @@ from dinoskip.data.sets.davis import LEAST_FRAMES, DavisLayout
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 
 VERSION = 1
 SPLIT = "val"

@@ -16,8 +16,8 @@ from dinoskip.data.listing import folder_with, read_names, require_folder
 from dinoskip.data.schema import inside, noted_in, real_numbers, same_size
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.errors import DataError
-from dinoskip.files import confined, read_json
-from dinoskip.images import image_size
+from dinoskip.io.files import confined, read_json
+from dinoskip.io.images import image_size
 
 SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
 

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.console import Progress
 from dinoskip.data.colours import find_colours
 from dinoskip.data.detection import DetectionDataset, dominant_labels, read_voc_xml
 from dinoskip.data.folders import ImageFolder
@@ -23,8 +22,9 @@ from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, save_mas
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.data.sets.signatures import object_as_void, voc_numbering
 from dinoskip.errors import DataError, guard, translate_write_errors
-from dinoskip.files import TEMPORARY, read_regular, write_text
-from dinoskip.output import move_new, remove
+from dinoskip.io.files import TEMPORARY, read_regular, write_text
+from dinoskip.io.output import move_new, remove
+from dinoskip.runtime.console import Progress
 
 CLASSES_FILE = "classes.txt"
 VOC_CLASSES = (

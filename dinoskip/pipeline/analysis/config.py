@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, OmitDefaultFromKey
-from dinoskip.vit_config import ModelName
+from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.vit_config import ModelName
 from eval.online.config import OnlineKnnConfig
 
 PRECISIONS = ("W8A12", "W8A8", "W8A6", "W6A6", "W4A8", "W4A4")

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.config import RawConfig, validate
-from dinoskip.console import Progress, log, table
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import open_labels
@@ -20,7 +18,6 @@ from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.quantization import bits_of, wnam
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.init.build import build_model
@@ -29,6 +26,9 @@ from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions
 from dinoskip.pipeline.analysis.results import CkaPair, Inside, QuantisedScore
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.runtime.console import Progress, log, table
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.config import RawConfig, validate
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 from visualize.figures import network_figures

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 
 RESULT = "analysis.json"
 Rows = Sequence[Mapping[str, Any]]

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.console import log, table
 from dinoskip.data import sets as datasets
 from dinoskip.diagnostics import SignalRow, block_activations, bundled_photos, signal_table, weight_spectrum
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.jacobian import evenly
 from dinoskip.diagnostics.label_free import label_free
-from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.init.block_report import report
 from dinoskip.init.build import build_model
@@ -29,6 +27,8 @@ from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside
 from dinoskip.pipeline.analysis.results import Analysis, QuantisedScore
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.inputs import dataset_of, open_split
+from dinoskip.runtime.console import log, table
+from dinoskip.runtime.distributed import choose_device
 from dinoskip.training.calibration import centre_crops, spread
 from eval.online import OnlineKnn
 

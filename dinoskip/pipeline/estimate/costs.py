@@ -1,6 +1,6 @@
 """What a study takes: operations and disk, computed; seconds, as its finished stages took them on this machine.
 
-Operations are counted in closed form (:mod:`dinoskip.flops`) for the images that are there
+Operations are counted in closed form (:mod:`dinoskip.settings.flops`) for the images that are there
 (:mod:`dinoskip.pipeline.estimate.work`). GPU hours are those of training and passes over images / (a card's rate x an
 assumed utilisation). Images of native size are taken to be as large as the first.
 """
@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from dinoskip.config import dump
-from dinoskip.console import human_bytes
 from dinoskip.errors import DiskFull
-from dinoskip.flops import supervised_step_flops, vit_parameters
 from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
@@ -26,9 +23,12 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection, short_recipe
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip.runtime.console import human_bytes
+from dinoskip.settings.config import dump
+from dinoskip.settings.flops import supervised_step_flops, vit_parameters
+from dinoskip.settings.vit_config import MLP_RATIO, VitConfig
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised_config import SupervisedConfig
-from dinoskip.vit_config import MLP_RATIO, VitConfig
 
 CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""

@@ -12,14 +12,14 @@ from dinoskip.data.sets import open_labels, open_training_images
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size
-from dinoskip.networks import Network, network_of_config
+from dinoskip.io.images import image_size
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.accuracy import AccuracySettings
 from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
-from dinoskip.vit_config import VitConfig
+from dinoskip.settings.networks import Network, network_of_config
+from dinoskip.settings.vit_config import VitConfig
 
 IMAGENET = {"train": 1_281_167, "val": 50_000}
 CLASSES = 1000  # of ImageNet-1k

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.console import Progress, log
 from dinoskip.data import sets as datasets
 from dinoskip.data.detection import annotated_boxes
 from dinoskip.data.folders import ImageFolder
@@ -21,8 +20,8 @@ from dinoskip.data.sets.voc import annotation_of
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
-from dinoskip.files import write_json
-from dinoskip.images import image_size
+from dinoskip.io.files import write_json
+from dinoskip.io.images import image_size
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
@@ -30,9 +29,10 @@ from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
 from dinoskip.pipeline.stage import Task, whole_patches
 from dinoskip.pipeline.stages.inputs import dataset_of, open_backbone
-from dinoskip.read_points import usual_norm
-from dinoskip.records import ImageRecords, read_records
-from dinoskip.results import EvalResult, rows_in
+from dinoskip.results.records import ImageRecords, read_records
+from dinoskip.results.rows import EvalResult, rows_in
+from dinoskip.runtime.console import Progress, log
+from dinoskip.settings.read_points import usual_norm
 from eval.joined import part_folder
 from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict

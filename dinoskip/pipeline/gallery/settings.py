@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.plugins import content_of_part
-from dinoskip.results import Precision
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.settings.config import dump, settings_for_key
 from eval.tokencut.config import TokenCutConfig
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.layers import LAYERS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dinoskip.images import read_mask
+from dinoskip.io.images import read_mask
 from dinoskip.pipeline.stage import Task
-from dinoskip.tasks import StripPictures, tasks
+from dinoskip.settings.tasks import StripPictures, tasks
 from eval.joined import part_folder
 from visualize.gallery.content import GalleryImage
 

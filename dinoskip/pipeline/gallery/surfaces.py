@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.files import open_regular
+from dinoskip.io.files import open_regular
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.inputs import dataset_of
-from dinoskip.tasks import SurfacePictures, task, tasks
+from dinoskip.settings.tasks import SurfacePictures, task, tasks
 from eval.joined import part_folder
 from visualize.gallery.content import GalleryImage
 

@@ -13,9 +13,9 @@ from dinoskip.data.photographs import photographs_below
 from dinoskip.diagnostics.position_removal import insid3_directions, without_directions
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
-from dinoskip.images import image_size, read_image
+from dinoskip.io.images import image_size, read_image
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.read_points import usual_norm
+from dinoskip.settings.read_points import usual_norm
 from eval.tokencut import to_pixels
 from eval.tokencut.positions import COMPONENTS, moments_of, rasa_projection
 from eval.tokencut.ways import CutWay, agreement, cut_every_way

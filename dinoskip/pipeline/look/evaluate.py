@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, Blocks, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results import rows_in
-from dinoskip.tasks import TASKS
+from dinoskip.results.rows import rows_in
+from dinoskip.settings.config import RawConfig, apply_overrides
+from dinoskip.settings.tasks import TASKS
 
 
 def evaluate(
@@ -47,7 +47,7 @@ def evaluate(
         workers: threads or processes that read images; 0: automatic.
 
     Returns:
-        A dict for each row, with the fields of :class:`dinoskip.results.EvalResult`; baselines among them.
+        A dict for each row, with the fields of :class:`dinoskip.results.rows.EvalResult`; baselines among them.
 
     Raises:
         ConfigError: for a task, spec or setting that is not understood, or if there is nothing to measure.

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dinoskip.config import RawConfig, validate
-from dinoskip.console import log
 from dinoskip.data import sets as datasets
 from dinoskip.data.recognise import recognise, say
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
@@ -18,7 +16,9 @@ from dinoskip.data.shards import holds_shards
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.variants import backbone_names
-from dinoskip.tasks import EvaluationTask, task, tasks
+from dinoskip.runtime.console import log
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.tasks import EvaluationTask, task, tasks
 from eval.knn.config import KnnConfig
 
 IMAGES = "all_images"

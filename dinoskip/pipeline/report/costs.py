@@ -8,15 +8,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dinoskip.console import read_metrics
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate.costs import image_flops
 from dinoskip.pipeline.progress import past_seconds
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.supervise import SuperviseSection
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
+from dinoskip.runtime.console import read_metrics
 from visualize.tables import DataTable
 
 _TRAINING_COLUMNS = [

@@ -11,13 +11,13 @@ from typing import Any
 import huggingface_hub
 
 from dinoskip import __version__
-from dinoskip.config import dump
 from dinoskip.decisions.choosing import Score
 from dinoskip.errors import DataError
-from dinoskip.files import read_json
-from dinoskip.results import EvalResult
-from dinoskip.tasks import TASKS, task
-from dinoskip.vit_config import VitConfig
+from dinoskip.io.files import read_json
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.config import dump
+from dinoskip.settings.tasks import TASKS, task
+from dinoskip.settings.vit_config import VitConfig
 from visualize.board import read_sources
 from visualize.comparison import Scores
 from visualize.tables import markdown_rows

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dinoskip.console import read_metrics
 from dinoskip.data.listing import SAMPLED
-from dinoskip.files import MANIFEST, read_json, read_manifest
+from dinoskip.io.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.artifacts import ACCEPTED, CHANGED_DATA
-from dinoskip.results import EvalResult, rows_in
+from dinoskip.results.rows import EvalResult, rows_in
+from dinoskip.runtime.console import read_metrics
 
 PREPARED = ("data", "weights", "features")
 """Stages that only others read: what is missing for want of one says so."""

@@ -16,10 +16,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from dinoskip.config import dump, flatten
-from dinoskip.console import read_metrics
-from dinoskip.environment import describe
-from dinoskip.files import read_json, write_text
+from dinoskip.io.files import read_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
@@ -29,8 +26,11 @@ from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
 from dinoskip.pipeline.variants import Variant
-from dinoskip.records import ImageRecords, read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, rows_in
+from dinoskip.results.records import ImageRecords, read_records
+from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_in
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.environment import describe
+from dinoskip.settings.config import dump, flatten
 from visualize import figures
 from visualize.paper import published
 from visualize.paper.cells import OurNumber, OwnDifferences

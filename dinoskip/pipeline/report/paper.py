@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import ConfigError
-from dinoskip.files import hash_of
-from dinoskip.output import Output
+from dinoskip.io.files import hash_of
+from dinoskip.io.output import Output
 from dinoskip.pipeline.report.page import SHEET, loss_of, measured, optimizers_of, strip_of
 from dinoskip.pipeline.report.results_folder import STUDY
 from dinoskip.pipeline.report.settings import described
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report

@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dinoskip.config import read_yaml
-from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.files import MANIFEST, MAX_JSON, differing_files, read_regular, read_text, write_bytes, write_text
-from dinoskip.locks import directory_lock
-from dinoskip.output import Output, given_file, own_folder, remove_temporaries
+from dinoskip.io.files import MANIFEST, MAX_JSON, differing_files, read_regular, read_text, write_bytes, write_text
+from dinoskip.io.locks import directory_lock
+from dinoskip.io.output import Output, given_file, own_folder, remove_temporaries
 from dinoskip.pipeline.artifacts import is_volatile
-from dinoskip.results import EvalResult, rows_csv, write_rows
+from dinoskip.results.rows import EvalResult, rows_csv, write_rows
+from dinoskip.runtime.console import log
+from dinoskip.settings.config import read_yaml
 
 PAGES = ("report", "gallery")
 TOP = (*PAGES, "index.html", "rows.json", "rows.csv")

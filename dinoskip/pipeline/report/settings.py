@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dinoskip.config import dump
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import without_place
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
+from dinoskip.settings.config import dump
 from visualize.report.config import ReportConfig
 
 

@@ -6,7 +6,7 @@ import importlib
 
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.tasks import stage_of
-from dinoskip.tasks import TASKS
+from dinoskip.settings.tasks import TASKS
 
 BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
 AFTER = ("analyze", "gallery", "report")

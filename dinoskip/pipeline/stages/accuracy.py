@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.console import log
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import open_split
 from dinoskip.pipeline.stages.pretrain import job_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
-from dinoskip.records import RECORDS, ROWS, write_records
-from dinoskip.results import read_rows
+from dinoskip.results.records import RECORDS, ROWS, write_records
+from dinoskip.results.rows import read_rows
+from dinoskip.runtime.console import log
 from dinoskip.training.supervised_config import SupervisedJob
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(task: Task) -> None:
     """Classify the images of ``val`` on all ranks; write the run's rows again, and records of hits beside them."""
     import torch
 
-    from dinoskip.distributed import on_main, world  # torch, as all of these
+    from dinoskip.runtime.distributed import on_main, world  # torch, as all of these
     from dinoskip.training.checkpoint import of_epoch
     from dinoskip.training.supervised import Accuracy, trained_classifier
 

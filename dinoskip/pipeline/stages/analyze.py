@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig
+from dinoskip.io.files import write_json
 from dinoskip.pipeline.analysis.config import AnalyzeSection
 from dinoskip.pipeline.analysis.results import RESULT
 from dinoskip.pipeline.graph import NodeSettings

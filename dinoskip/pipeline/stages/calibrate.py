@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dinoskip.files import write_json
 from dinoskip.init.config import CalibratedInit, ModelConfig
+from dinoskip.io.files import write_json
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, unknown_data
 from dinoskip.pipeline.stages import data

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dinoskip.config import settings_for_key
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
+from dinoskip.settings.config import settings_for_key
 
 OF_LABELLED = frozenset({"limit", "skip_broken", "label_orientation"})
 """Settings that say which images of a labelled split are evaluated, and how their labels lie."""

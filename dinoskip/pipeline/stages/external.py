@@ -14,9 +14,9 @@ from dinoskip.data.listing import fingerprint
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
-from dinoskip.files import MANIFEST, hash_of, read_manifest, sha256_file
+from dinoskip.io.files import MANIFEST, hash_of, read_manifest, sha256_file
 from dinoskip.pipeline.stage import Use
-from dinoskip.specs import authors_positions, is_timm_folder, newest_checkpoint, split_spec
+from dinoskip.settings.specs import authors_positions, is_timm_folder, newest_checkpoint, split_spec
 
 
 def _hash_files(root: Path, paths: Sequence[Path], seen: list[Path] | None) -> str:

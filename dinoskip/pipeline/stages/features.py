@@ -12,8 +12,8 @@ from dinoskip.pipeline.stages.settings import FEATURES_VERSION, FeatureSettings
 
 def run(task: Task) -> None:
     """Compute the features of a split and write them as a store."""
-    from dinoskip.distributed import world  # torch, as all of these
     from dinoskip.features import export
+    from dinoskip.runtime.distributed import world  # torch, as all of these
 
     wanted = task.settings
     dataset = open_split(task, wanted.use, wanted.split)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from dinoskip.data.sets.labels import DETECTION, LABELS, SEGMENTATION
-from dinoskip.fields import Name
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.stage import (
     Command,
@@ -24,8 +23,9 @@ from dinoskip.pipeline.stage import (
 )
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.weights import evaluated_epochs
-from dinoskip.tasks import EvaluationTask, StripPictures, SurfacePictures, tasks
-from dinoskip.tasks import task as task_record
+from dinoskip.settings.fields import Name
+from dinoskip.settings.tasks import EvaluationTask, StripPictures, SurfacePictures, tasks
+from dinoskip.settings.tasks import task as task_record
 from eval.probe.task import ProbeSection
 from eval.tokencut.task import TokenCutSection
 from visualize.gallery import layers

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip import features
-from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.settings import FeatureSettings
-from dinoskip.results import Precision
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.settings.config import Config, RawConfig, validate
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet
@@ -40,8 +40,8 @@ def open_split(task: Task, use: str, split: str) -> Any:
 
 def open_backbone(spec: str | None, weights: Path | None, device: str, precision: Precision) -> Backbone:
     """An exported weights file of this study, or the backbone that the variant names; its passes in a precision."""
-    from dinoskip.distributed import choose_device  # torch
     from dinoskip.models import load_backbone
+    from dinoskip.runtime.distributed import choose_device  # torch
 
     weights_spec = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
     backbone = load_backbone(weights_spec, device=str(choose_device(device)))

@@ -11,12 +11,10 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
-from dinoskip.config import RawConfig, dump, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source
-from dinoskip.fields import Name
-from dinoskip.files import read_json
 from dinoskip.init.config import ModelConfig, WeightSelectionInit
+from dinoskip.io.files import read_json
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import (
     DataInputs,
@@ -33,6 +31,8 @@ from dinoskip.pipeline.stages.inputs import dataset_of
 from dinoskip.pipeline.stages.settings import PretrainSettings
 from dinoskip.pipeline.variants import Variant
 from dinoskip.plugins import ByName
+from dinoskip.settings.config import RawConfig, dump, validate
+from dinoskip.settings.fields import Name
 from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job, TrainConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dinoskip.config import settings_for_key
 from dinoskip.pipeline.report.notices import PREPARED
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.sections import StudyBase
@@ -16,7 +15,8 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.tasks import tasks
+from dinoskip.settings.config import settings_for_key
+from dinoskip.settings.tasks import tasks
 from visualize.report.config import ReportConfig
 
 _NOT_ON_CARD = {

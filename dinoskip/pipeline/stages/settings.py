@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dinoskip.config import Config, settings_for_key
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
 from dinoskip.plugins import content_of_part
-from dinoskip.read_points import usual_norm
-from dinoskip.tasks import EvaluationTask, FeatureRequest
+from dinoskip.settings.config import Config, settings_for_key
+from dinoskip.settings.read_points import usual_norm
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest
 from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.recipe import FREE_KEYS, Job
 from eval.online.config import OnlineConfig

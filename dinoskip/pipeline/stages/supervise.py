@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import Field
 
-from dinoskip.arithmetic import kernels
-from dinoskip.config import settings_for_key
-from dinoskip.console import read_metrics
-from dinoskip.fields import Name
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.inputs import open_split
 from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_of, start_file
 from dinoskip.pipeline.stages.settings import TrainingSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
-from dinoskip.results import EvalResult, write_rows
-from dinoskip.specs import exported_weights
+from dinoskip.results.rows import EvalResult, write_rows
+from dinoskip.runtime.arithmetic import kernels
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.config import settings_for_key
+from dinoskip.settings.fields import Name
+from dinoskip.settings.specs import exported_weights
 from dinoskip.training.supervised_config import SupervisedConfig, SupervisedJob
 
 KEY = "supervised"

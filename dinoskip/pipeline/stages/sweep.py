@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from dinoskip.config import Config, Distinct, Positive, dump, merge, settings_for_key
-from dinoskip.console import log, read_metrics
 from dinoskip.data.shards import Source
 from dinoskip.errors import NonFiniteError
-from dinoskip.files import read_json, write_json
-from dinoskip.output import remove
+from dinoskip.io.files import read_json, write_json
+from dinoskip.io.output import remove
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
@@ -30,7 +28,9 @@ from dinoskip.pipeline.stages.pretrain import (
 )
 from dinoskip.pipeline.stages.settings import PretrainSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
-from dinoskip.tasks import tasks
+from dinoskip.runtime.console import log, read_metrics
+from dinoskip.settings.config import Config, Distinct, Positive, dump, merge, settings_for_key
+from dinoskip.settings.tasks import tasks
 from dinoskip.training.objectives import PretrainJob
 
 if TYPE_CHECKING:

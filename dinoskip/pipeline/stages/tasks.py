@@ -24,8 +24,8 @@ from dinoskip.pipeline.stage import (
 from dinoskip.pipeline.stages import data, features
 from dinoskip.pipeline.stages.inputs import open_backbone, open_features, open_split
 from dinoskip.pipeline.stages.settings import FeatureSettings, StudySettings, TaskSettings
-from dinoskip.read_points import usual_norm
-from dinoskip.tasks import EvaluationTask, TaskInputs, task
+from dinoskip.settings.read_points import usual_norm
+from dinoskip.settings.tasks import EvaluationTask, TaskInputs, task
 from eval.joined import join_parts
 
 if TYPE_CHECKING:

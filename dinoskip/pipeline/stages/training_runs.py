@@ -12,9 +12,9 @@ from typing import Any
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.distributed import on_main
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.settings import TrainingSettings
+from dinoskip.runtime.distributed import on_main
 from dinoskip.training import checkpoint
 from dinoskip.training.journal import best_step
 from dinoskip.training.loop import Observer

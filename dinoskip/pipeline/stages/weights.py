@@ -13,7 +13,7 @@ from dinoskip.pipeline.stages.pretrain import WEIGHTS, PretrainSection, selected
 from dinoskip.pipeline.stages.settings import StartSettings
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
-from dinoskip.specs import exported_weights
+from dinoskip.settings.specs import exported_weights
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Config
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.listing import read_text
@@ -17,9 +16,10 @@ from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.labels import Label
 from dinoskip.data.sets.masks import read_classes
 from dinoskip.errors import DataError
-from dinoskip.fields import Names
-from dinoskip.results import EvalResult, write_rows
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.results.rows import EvalResult, write_rows
+from dinoskip.settings.config import Config
+from dinoskip.settings.fields import Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from dinoskip.config import Config
-from dinoskip.fields import Names
-from dinoskip.results import EvalResult, write_rows
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.results.rows import EvalResult, write_rows
+from dinoskip.settings.config import Config
+from dinoskip.settings.fields import Names
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 
 
 class SmoothnessSection(Config):

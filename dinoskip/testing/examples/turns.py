@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.flops import supervised_step_flops
 from dinoskip.models.build import from_config
+from dinoskip.settings.flops import supervised_step_flops
+from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from dinoskip.training.supervised import Classifier, ClassifierHead
-from dinoskip.vit_config import VitConfig
 
 
 class TurnsConfig(PretrainConfig):

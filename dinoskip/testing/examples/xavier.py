@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from dinoskip.config import Config
 from dinoskip.init.assign import Assignments, plain_blocks
-from dinoskip.randomness import torch_rng
+from dinoskip.runtime.randomness import torch_rng
+from dinoskip.settings.config import Config
 
 
 class XavierInit(Config):

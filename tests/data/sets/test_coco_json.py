@@ -13,7 +13,7 @@ from dinoskip.data.sets.coco20k import read_coco20k_list
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import confined
+from dinoskip.io.files import confined
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 NAMES = ("COCO_train2014_000000000009.jpg", "COCO_train2014_000000000002.jpg", "COCO_train2014_000000000005.jpg")

@@ -14,7 +14,7 @@ from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.data.sets.prepare import missing, prepare
 from dinoskip.errors import DataError
-from dinoskip.images import read_mask
+from dinoskip.io.images import read_mask
 from tests.helpers.archives import make_zip, tree
 
 

@@ -12,7 +12,7 @@ from dinoskip.data import ScenesConfig, voc_detection, voc_segmentation
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sets.scenes import draw_scene
 from dinoskip.data.sprites import KINDS, PHOTOS, photo_path
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 
 CONFIG = ScenesConfig(images=12, size=96, seed=3)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from dinoskip.config import RawConfig
 from dinoskip.data import (
     Ade20kConfig,
     Coco20kConfig,
@@ -30,6 +29,7 @@ from dinoskip.data.sets import KINDS, AnyDataset, folder_kinds, published_kinds
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.settings.config import RawConfig
 
 ADAPTER = TypeAdapter(DatasetConfig)
 

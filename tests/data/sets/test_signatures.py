@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.data.label_values import fingerprint, label_values
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.ade20k import ADE20K_CLASSES
@@ -21,6 +20,7 @@ from dinoskip.data.sets.signatures import STUFF_GAPS
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.inputs import OneDataset
+from dinoskip.settings.config import RawConfig, validate
 
 SHARED = Path(__file__).parents[4] / "shared"
 SIZE = (40, 48)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.config import read_yaml
 from dinoskip.data.detection import read_voc_xml
 from dinoskip.data.listing import read_names, read_text
 from dinoskip.data.sets.coco20k import read_coco20k_list
@@ -15,7 +14,8 @@ from dinoskip.data.sets.coco_json import load_coco
 from dinoskip.data.sets.masks import read_classes
 from dinoskip.data.sets.voc import class_names, read_list
 from dinoskip.errors import DataError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
+from dinoskip.settings.config import read_yaml
 
 FORMS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le-marked")
 

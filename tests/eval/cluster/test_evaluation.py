@@ -15,10 +15,10 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.decisions.cross_fitting import SPLITS
 from dinoskip.errors import ConfigError
 from dinoskip.features import ExportSettings, FeatureSet, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.randomness import numpy_rng
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult, read_rows
-from dinoskip.statistics import score
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip.results.statistics import score
+from dinoskip.runtime.randomness import numpy_rng
 from eval.cluster import ClusteringConfig, confusion, kmeans_clustering, match
 from eval.cluster.evaluation import scored_label
 from eval.metrics import ConfusionMatrix

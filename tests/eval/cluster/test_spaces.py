@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.randomness import numpy_rng, torch_rng
+from dinoskip.runtime.randomness import numpy_rng, torch_rng
 from eval.cluster import Clustering, ClusteringConfig, cosine_clusterings, kmeans_clustering
 
 CPU = torch.device("cpu")

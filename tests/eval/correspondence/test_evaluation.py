@@ -16,9 +16,9 @@ from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.models import Backbone
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult
-from dinoskip.statistics import score
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import score
 from eval.correspondence import CorrespondenceConfig, Matcher, Placement, pck
 from eval.correspondence.windows import groups_of_pairs, load_square
 from tests.helpers.tasks import evaluation_of

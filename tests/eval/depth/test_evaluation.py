@@ -12,8 +12,8 @@ import torch
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult
 from eval.depth import DepthConfig
 from eval.depth.scores import NAMES, depth_scores
 from tests.helpers.tasks import evaluation_of

@@ -15,9 +15,9 @@ from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import load_tensors
+from dinoskip.io.files import load_tensors
 from dinoskip.models import Backbone, create_model
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 from eval.detection import DetectionConfig
 from eval.detection.objects import Objects, mirrored
 from tests.helpers.tasks import evaluation_of

@@ -15,8 +15,8 @@ from pycocotools.mask import area
 from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.models import Backbone, create_model
-from dinoskip.results import EvalResult
-from dinoskip.statistics import score
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import score
 from eval.detection import DetectionConfig, fit
 from eval.detection.evaluation import baseline_entries, detection_rows, result_entries
 from eval.detection.fit import Found, find, fit_detector

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from dinoskip.average_precision import average_precision, mean_average_precision, weighted_average_precision
-from dinoskip.statistics import interval
+from dinoskip.results.average_precision import average_precision, mean_average_precision, weighted_average_precision
+from dinoskip.results.statistics import interval
 from eval.detection.scores import PARTS, match
 from eval.objects.scores import outline
 

@@ -14,8 +14,8 @@ from PIL import Image
 import eval.knn.evaluation
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult, read_rows
 from eval.knn import KnnConfig
 from tests.helpers.folders import contents
 from tests.helpers.knn import knn_classify

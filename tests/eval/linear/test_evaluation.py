@@ -11,8 +11,8 @@ import torch
 
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import DataError
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult
 from eval.linear import LinearConfig
 from eval.linear.fit import LinearHits
 from tests.helpers.labelled import make_classes

@@ -14,8 +14,8 @@ import torch
 from dinoskip.data.geometry import NormalsDataset
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult
 from eval.normals import NAMES, NormalsConfig, normal_scores
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit

@@ -14,9 +14,9 @@ from PIL import Image
 import eval.objects.evaluation
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.records import read_records
-from dinoskip.results import read_rows
-from dinoskip.statistics import score
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import read_rows
+from dinoskip.results.statistics import score
 from eval.compare import compare
 from eval.objects import ObjectsConfig, maskcut, match_boxes
 from eval.objects.evaluation import object_boxes, to_pixels

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from dinoskip.average_precision import average_precision
-from dinoskip.statistics import interval, score
+from dinoskip.results.average_precision import average_precision
+from dinoskip.results.statistics import interval, score
 from eval.objects import match_boxes
 from eval.objects.scores import OVERLAPS, match_masks, outline
 

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder, voc_segmentation
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
 from dinoskip.features import Transform, export
 from dinoskip.features.transform import load_pixels
 from dinoskip.models import Backbone, create_model
-from dinoskip.specs import list_checkpoints
+from dinoskip.runtime.console import read_metrics
+from dinoskip.runtime.distributed import World
+from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import pretrain
 from eval.labelled import LabelledTokens
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineKnnConfig, OnlineProbe, OnlineProbeConfig, balanced_sample

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError
+from dinoskip.settings.config import RawConfig, dump, validate
 from eval.probe.config import PROTOCOLS, ProbeConfig
 
 

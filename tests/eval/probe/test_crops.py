@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.ndimage import maximum_filter, minimum_filter
 
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, distorted, scaled_size
 

@@ -12,12 +12,12 @@ from PIL import Image
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.models import Backbone
-from dinoskip.rank_collapse import token_cosine
-from dinoskip.records import read_records
-from dinoskip.results import read_rows
-from dinoskip.statistics import score
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import read_rows
+from dinoskip.results.statistics import score
 from eval.labelled import LabelledTokens, TokensUnderNorm
 from eval.metrics import ConfusionMatrix
 from eval.probe import ProbeConfig

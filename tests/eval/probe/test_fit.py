@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eval.probe.fit as fit_module
 import eval.probe.loaders as loaders
 import eval.upsampling as upsampling
-from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.settings.config import RawConfig, validate
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.probe import ProbeConfig, fit_probes

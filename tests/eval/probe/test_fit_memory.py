@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.bench_memory import simulated
 from benchmarks.measuring import peak
-from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError
+from dinoskip.runtime.environment import memory_limit
 from eval.probe import fit_probes
 
 

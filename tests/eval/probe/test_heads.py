@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from dinoskip.errors import DataError
-from dinoskip.files import save_tensors
+from dinoskip.io.files import save_tensors
 from eval.probe.heads import LinearHead, load_heads, predict, save_heads
 
 

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json
-from dinoskip.images import read_image
+from dinoskip.io.files import read_json
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone, create_model
-from dinoskip.randomness import numpy_rng
+from dinoskip.runtime.randomness import numpy_rng
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
 from eval.prefetch import prefetched

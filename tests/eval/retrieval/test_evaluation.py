@@ -13,10 +13,10 @@ import eval.retrieval.evaluation as evaluation
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.rank_collapse import token_cosine
-from dinoskip.records import read_records
-from dinoskip.results import read_rows
-from dinoskip.statistics import score
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import read_rows
+from dinoskip.results.statistics import score
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
 from eval.retrieval import Memory, RetrievalConfig, remember, retrieve

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
+from dinoskip.settings.config import RawConfig, settings_for_key, validate
 from eval.labelled import LabelledTokens
 from eval.metrics import scores_of_areas
 from eval.retrieval import RetrievalConfig, remember, retrieve

@@ -12,10 +12,10 @@ from PIL import Image
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.images import read_image
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult, read_rows
-from dinoskip.statistics import score
+from dinoskip.io.images import read_image
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip.results.statistics import score
 from eval.compare import compare
 from eval.saliency import BilateralGrid, SaliencyConfig, solve
 from eval.tokencut import TokenCut, tokencut

@@ -14,14 +14,14 @@ from PIL import Image
 import eval.resumed
 import eval.tokencut.evaluation
 import eval.tokencut.store
-from dinoskip.arithmetic import kernels
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.images import read_image
-from dinoskip.rank_collapse import token_cosine
-from dinoskip.records import read_records
-from dinoskip.results import read_rows
-from dinoskip.statistics import clopper_pearson
+from dinoskip.io.images import read_image
+from dinoskip.models.rank_collapse import token_cosine
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import read_rows
+from dinoskip.results.statistics import clopper_pearson
+from dinoskip.runtime.arithmetic import kernels
 from eval.discovery import is_hit
 from eval.pixels import pixel_tokens
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut

@@ -16,11 +16,11 @@ from PIL import Image
 from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import read_image
+from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult
-from dinoskip.statistics import score
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import score
 from eval.places import Place
 from eval.video import (
     PropagationRule,

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.config import RawConfig
 from dinoskip.errors import DataError, DiskFull
-from dinoskip.files import write_json
-from dinoskip.flops import dino_step_flops
+from dinoskip.io.files import write_json
 from dinoskip.pipeline.estimate.costs import HEADER, Cost, costs, lines, measured_rates, peak_disk
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import order
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.storage import readers_of
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
-from dinoskip.vit_config import VitConfig
+from dinoskip.settings.config import RawConfig
+from dinoskip.settings.flops import dino_step_flops
+from dinoskip.settings.vit_config import VitConfig
 
 ROOT = Path(__file__).parents[3]
 TABLE2 = ROOT / "configs" / "paper" / "table2_dino.yaml"

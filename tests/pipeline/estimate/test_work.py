@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig
-from dinoskip.flops import vit_flops
 from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
-from dinoskip.networks import Network, known_network
 from dinoskip.pipeline.estimate.costs import Cost, costs
 from dinoskip.pipeline.estimate.work import StudyImages, network_of, windows_of
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip.settings.config import RawConfig
+from dinoskip.settings.flops import vit_flops
+from dinoskip.settings.networks import Network, known_network
 from eval.probe.crops import scaled_size
 from eval.probe.windows import window_starts
 

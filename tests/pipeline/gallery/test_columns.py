@@ -9,8 +9,8 @@ import pytest
 
 from dinoskip.pipeline.gallery.columns import _block_of_strip
 from dinoskip.pipeline.stage import Task
-from dinoskip.records import write_records
-from dinoskip.results import EvalResult, read_rows, write_rows
+from dinoskip.results.records import write_records
+from dinoskip.results.rows import EvalResult, read_rows, write_rows
 from visualize.gallery import GalleryModel
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from dinoskip.cli import main
-from dinoskip.config import RawConfig, validate
-from dinoskip.files import load_tensors
+from dinoskip.io.files import load_tensors
 from dinoskip.models.export import load_weights
 from dinoskip.pipeline.study import load_study
+from dinoskip.settings.config import RawConfig, validate
 from dinoskip.training.dino import build_networks
 from dinoskip.training.objectives import PretrainJob
 from tests.helpers.study import TINY

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from dinoskip.files import write_json
-from dinoskip.flops import dino_step_flops, supervised_step_flops
 from dinoskip.init.config import ModelConfig
+from dinoskip.io.files import write_json
 from dinoskip.optim.config import AdamWConfig
 from dinoskip.pipeline.report.costs import Throughput, cost_tables, throughput
 from dinoskip.pipeline.report.settings import ReportSettings
@@ -22,7 +21,8 @@ from dinoskip.pipeline.stages.pretrain import AnySection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.variants import Variant
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.rows import EvalResult, write_rows
+from dinoskip.settings.flops import dino_step_flops, supervised_step_flops
 from tests.helpers.study import TINY
 from visualize.report.config import ReportConfig
 

@@ -10,11 +10,11 @@ import torch
 from huggingface_hub import ModelCard
 
 from dinoskip.cli import main
-from dinoskip.files import write_json, write_manifest
+from dinoskip.io.files import write_json, write_manifest
 from dinoskip.models import VitConfig, load_backbone, save_weights
 from dinoskip.models.build import from_config
 from dinoskip.models.export import hash_weights
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.rows import EvalResult, write_rows
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.report.notices import NOTE, note_unfinished, notices, unmeasured
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 
 
 def test_nothing_to_say(tmp_path: Path) -> None:

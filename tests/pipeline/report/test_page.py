@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dinoskip.data import CocoStuffConfig, ScenesConfig, VocConfig
-from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
+from dinoskip.io.files import write_json
 from dinoskip.optim.config import AdamWConfig, SoapConfig
 from dinoskip.pipeline.analysis.results import CkaPair, Inside
 from dinoskip.pipeline.artifacts import Artifacts
@@ -23,8 +23,8 @@ from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study_runner import report_without_missing
 from dinoskip.pipeline.variants import Variant
-from dinoskip.records import write_records
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.records import write_records
+from dinoskip.results.rows import EvalResult, write_rows
 from visualize import figures
 from visualize.report.config import ReportConfig
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
-from dinoskip.files import write_bytes, write_manifest, write_text
+from dinoskip.io.files import write_bytes, write_manifest, write_text
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file, publish_results
 from tests.helpers.system import can_mount, small_disk
 

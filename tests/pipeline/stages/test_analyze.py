@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dinoskip.cli import main
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 
 STUDY = """
 name: free

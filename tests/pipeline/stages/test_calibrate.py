@@ -9,7 +9,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError
-from dinoskip.files import MANIFEST, load_tensors, read_json, sha256_file, verify_manifest
+from dinoskip.io.files import MANIFEST, load_tensors, read_json, sha256_file, verify_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from tests.helpers.tiny import make_images

@@ -11,7 +11,7 @@ from dinoskip.cli import main
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 from tests.helpers.study import TINY
 
 ROOMS = "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}"

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.errors import DataError
-from dinoskip.files import write_manifest
+from dinoskip.io.files import write_manifest
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Task

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.records import read_records
-from dinoskip.results import read_rows
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import read_rows
 
 STUDY = """
 name: levels

@@ -10,11 +10,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from dinoskip.cli import main
-from dinoskip.config import RawConfig, dump, merge
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.pretrain import AnySection
 from dinoskip.pipeline.study import build_nodes, study_of
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
+from dinoskip.settings.config import RawConfig, dump, merge
 from dinoskip.training.objectives import AnyObjective
 from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 

@@ -14,7 +14,7 @@ from dinoskip.cli import main
 from dinoskip.models import Backbone, VitConfig, create_model, save_weights
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.results import read_rows
+from dinoskip.results.rows import read_rows
 
 TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
 STORED = ("probe", "knn", "retrieve", "cluster", "tokencut", "saliency", "objects")

@@ -10,13 +10,13 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.data import LabelledFolder
 from dinoskip.errors import ConfigError
-from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.io.files import MANIFEST, verify_manifest
 from dinoskip.models.export import load_weights
 from dinoskip.pipeline.stages import accuracy
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.records import read_records
-from dinoskip.results import EvalResult, read_rows, write_rows
-from dinoskip.statistics import mcnemar
+from dinoskip.results.records import read_records
+from dinoskip.results.rows import EvalResult, read_rows, write_rows
+from dinoskip.results.statistics import mcnemar
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED
 

@@ -12,7 +12,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, NonFiniteError
-from dinoskip.files import read_json, write_json
+from dinoskip.io.files import read_json, write_json
 from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT
 from dinoskip.pipeline.stages.sweep import STAGE, ShortRun, SweepResult, best, beyond_edge, unresolved
 from dinoskip.pipeline.study import build_nodes, load_study

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.console import read_metrics
 from dinoskip.errors import ConfigError
-from dinoskip.files import read_json
+from dinoskip.io.files import read_json
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Planner
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.specs import list_checkpoints
+from dinoskip.runtime.console import read_metrics
+from dinoskip.settings.specs import list_checkpoints
 from tests.helpers.study import TINY
 from tests.helpers.tiny import make_images
 

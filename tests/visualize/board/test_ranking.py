@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.estimates import difference, estimate
-from dinoskip.records import ImageRecords, RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult
+from dinoskip.results.estimates import difference, estimate
+from dinoskip.results.records import ImageRecords, RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult
 from eval.compare import compare
 from visualize.board import Board, BoardSource, make_board, write_board
 from visualize.board.ranking import BoardLine

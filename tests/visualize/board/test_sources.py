@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.results.records import RecordedRow, write_recorded_rows
+from dinoskip.results.rows import EvalResult, write_rows
 from visualize.board import read_sources
 
 ROW = EvalResult("CorLoc", 50.0, "tokencut", "1", "voc", "val", 2, "net")

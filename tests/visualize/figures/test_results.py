@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import replace
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from tests.visualize.figures.pictures import png_size
 from visualize.figures import blocks_figure, depth_figure, epochs_figure, roughness_figure
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.paper_as_study import paper_as_study
 from dinoskip.decisions.comparing import ONE_EACH
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.claims import (
     CONTRADICTED,

@@ -14,9 +14,9 @@ import pytest
 from scipy.special import stdtr
 
 from dinoskip.errors import ConfigError
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
-from dinoskip.statistics import mcnemar
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import mcnemar
 from visualize.paper.cells import OurNumber
 from visualize.paper.compare import ComparedStudy, compared
 from visualize.paper.published import DEFAULT, INITIALISED, PUBLISHED, SKIP, published

@@ -6,9 +6,9 @@ import io
 import numpy as np
 import pytest
 
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
-from dinoskip.statistics import mcnemar
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
+from dinoskip.results.statistics import mcnemar
 from visualize.paper.cells import OurNumber, OwnDifferences
 from visualize.paper.labelled import beside
 from visualize.paper.layout import ComparedTable

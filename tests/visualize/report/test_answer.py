@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from dinoskip.decisions.wording import points
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import answers, choices, compared_pairs, verdict

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dinoskip.estimates import least_gap
+from dinoskip.results.estimates import least_gap
 from tests.visualize.report.test_answer import answered, corloc
 from tests.visualize.report.test_answer_over_seeds import VALUES, scores_of, variants
 from visualize.paper.published import INITIALISED, SKIP

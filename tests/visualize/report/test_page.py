@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from tests.helpers.chromium import CHROMIUM, Chromium
 from tests.helpers.html import Page
 from visualize.figures import loss_figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from tests.visualize.paper.test_compare import VARIANTS
 from visualize.paper.published import INITIALISED, MADE_BY, PUBLISHED, SKIP
 from visualize.report.content import Report

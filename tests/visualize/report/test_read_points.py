@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT
-from dinoskip.records import ImageRecords
-from dinoskip.results import EvalResult
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import answers, dependences

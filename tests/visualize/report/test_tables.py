@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dinoskip.results import EvalResult
+from dinoskip.results.rows import EvalResult
 from visualize.report.tables import baseline_lines, best_grid, best_lines, block_grids, others_grid
 from visualize.rows import benchmark_values, last_epochs, principal
 from visualize.tables import markdown

@@ -1,0 +1,1 @@
+"""Results: rows, records of single images, and estimates from them."""

@@ -1,0 +1,1 @@
+"""The process: terminal, environment, cores, precision, randomness, and processes that train together."""
