@@ -21,7 +21,8 @@ from dinoskip.plugins import Table
 from dinoskip.settings.config import Config, RawConfig, apply_overrides, validate
 from dinoskip.settings.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
 from dinoskip.settings.vit_config import VitConfig
-from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.objective import WithLosses
+from dinoskip.training.objectives import OBJECTIVES
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.layers.layer import Source
 
@@ -102,7 +103,7 @@ def _data_kind(name: str) -> Iterator[str]:
 
 
 def _objective(name: str) -> Iterator[str]:
-    kind: type[PretrainConfig] = Table("objectives", {}, PretrainConfig)[name]
+    kind = OBJECTIVES[name]
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         yield f"it does not define {', '.join(missing)}"
         return
@@ -114,6 +115,14 @@ def _objective(name: str) -> Iterator[str]:
         yield "sizes names no side of a view"
     if settings.cost(SMALL).flops <= 0:
         yield "cost has no flops"
+
+
+def _added_losses(name: str) -> Iterator[str]:
+    kind: type[WithLosses] = Table("added_losses", {}, WithLosses)[name]
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        yield f"it does not define {', '.join(missing)}"
+    if name not in OBJECTIVES:
+        yield f"there is no objective {name!r} that it could be with added losses"
 
 
 def _initialisation(name: str) -> Iterator[str]:
@@ -171,6 +180,7 @@ CHECKS: Mapping[str, Callable[[str], Iterator[str]]] = MappingProxyType(
         "labels": _label,
         "data_kinds": _data_kind,
         "objectives": _objective,
+        "added_losses": _added_losses,
         "initialisations": _initialisation,
         "optimizers": _optimizer,
         "layers": _layer,

@@ -56,8 +56,8 @@ IN_CODE = {
     "dinoskip.data.augment:MEAN": [0.485, 0.456, 0.406],  # DataAugmentationDINO
     "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
     "eval.knn.classify:knn_predictions.temperature": 0.07,  # eval_knn.py
-    "dinoskip.data.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
-    "dinoskip.data.masks:TRIES": 10,
+    "dinoskip_objectives.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
+    "dinoskip_objectives.masks:TRIES": 10,
     "dinoskip.init.calibrated:calibrated_.centring": 0.5,  # docs/initialisations.md
     "dinoskip.init.calibrated:calibrated_.gain": 1.0,
     "dinoskip.init.calibrated:calibrated_.diagonal": 0.5,

@@ -33,7 +33,7 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.plugins import ByName
 from dinoskip.settings.config import RawConfig, dump, validate
 from dinoskip.settings.fields import Name
-from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
+from dinoskip.training.objectives import OwnObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job, TrainConfig
 
@@ -54,7 +54,7 @@ def section_of(objective: type[BaseModel]) -> type[BaseModel]:
     return create_model(f"{objective.__name__}Section", __base__=(objective, PretrainSection))
 
 
-_OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(AnyObjective)))
+_OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(OwnObjective)))
 AnySection: Any = Annotated[
     _OF_OBJECTIVES,
     Field(discriminator="objective"),

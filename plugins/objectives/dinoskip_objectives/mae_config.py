@@ -14,7 +14,7 @@ from dinoskip.settings.vit_config import SHAPES, VitConfig, layout_of
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 
 if TYPE_CHECKING:
-    from dinoskip.data.masks import VisiblePatches
+    from dinoskip_objectives.masks import VisiblePatches
 
 HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
 EVERY = 2  # encoder blocks from one whose tokens are kept to the next
@@ -24,7 +24,8 @@ SHARE = 2 / 3  # of the encoder's width and depth: 512 of 768 channels, 8 of 12 
 class MaeConfig(PretrainConfig):
     """MAE's settings; the defaults are those of the published command, 800 epochs."""
 
-    place: ClassVar[str] = "dinoskip.training.mae:MAE"
+    place: ClassVar[str] = "dinoskip_objectives.mae:MAE"
+    order: ClassVar[int] = 30
 
     objective: Literal["mae"] = "mae"
     epochs: int = Field(800, ge=1, description="passes over the images")
@@ -56,7 +57,7 @@ class MaeConfig(PretrainConfig):
 
     def targets(self, seed: int, patch_size: int) -> VisiblePatches:
         """What draws the patches of each image that the encoder sees."""
-        from dinoskip.data.masks import VisiblePatches  # torch
+        from dinoskip_objectives.masks import VisiblePatches  # torch
 
         return VisiblePatches(self.crop_size // patch_size, 1 - self.mask_ratio, seed)
 

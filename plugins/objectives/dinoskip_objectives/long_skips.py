@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dinoskip.models.positions import sincos_positions
 from dinoskip.runtime.randomness import torch_rng
-from dinoskip.training.mae_config import HEAD_DIM
+from dinoskip_objectives.mae_config import HEAD_DIM
 
 
 @torch.no_grad()

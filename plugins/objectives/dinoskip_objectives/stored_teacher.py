@@ -14,8 +14,8 @@ from torchvision.ops import roi_align
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.store import FeatureStore
-from dinoskip.training.distill_config import TeacherConfig
-from dinoskip.training.teachers import TeacherFeatures, Teaching, block_numbers
+from dinoskip_objectives.distill_config import TeacherConfig
+from dinoskip_objectives.teachers import TeacherFeatures, Teaching, block_numbers
 
 
 def open_store(config: TeacherConfig) -> FeatureStore:
@@ -80,7 +80,7 @@ def _cls(store: FeatureStore, blocks: Sequence[int], index: int) -> Tensor:
 
 
 class StoredTeacher(Teaching):
-    """What :class:`dinoskip.training.teachers.Teacher` is of a network, of a feature store of the training images."""
+    """What :class:`dinoskip_objectives.teachers.Teacher` is of a network, of a feature store of the training images."""
 
     def __init__(self, config: TeacherConfig, grid: int) -> None:
         self.config, self.grid = config, grid

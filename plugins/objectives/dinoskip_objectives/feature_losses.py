@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dinoskip.runtime.distributed import gather_rows
 from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import Level, Negatives
-from dinoskip.training.distill_config import CosineOver, PointLoss
+from dinoskip_objectives.distill_config import CosineOver, PointLoss
 
 COSINE, SMOOTH_L1 = 0.9, 0.1
 

@@ -15,8 +15,8 @@ from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.load import load_backbone
-from dinoskip.training.distill_config import TeacherConfig
-from dinoskip.training.standardise import Standardisation, by_channel, phi_s
+from dinoskip_objectives.distill_config import TeacherConfig
+from dinoskip_objectives.standardise import Standardisation, by_channel, phi_s
 
 
 class TeacherFeatures(NamedTuple):

@@ -10,7 +10,7 @@ from dinoskip.data.config import CropConfig, Scale
 from dinoskip.settings.flops import dino_head_flops, dino_step_flops
 from dinoskip.settings.vit_config import SHAPES, VitConfig
 from dinoskip.training.pretrain_config import StepCost
-from dinoskip.training.teacher_student import IBOT_PRESETS, TeacherStudentConfig, filled
+from dinoskip.training.teacher_student import TeacherStudentConfig, filled
 
 if TYPE_CHECKING:
     from dinoskip.data.view_targets import ViewTargets
@@ -30,11 +30,22 @@ class IbotCropConfig(CropConfig):
     local_scale: Scale = Field((0.05, 0.25), description="least and greatest share of the image's area")
 
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "dinov2_like": {
+        "epochs": 100, "batch_size": 1024, "warmup_epochs": 10, "out_dim": 65536, "momentum_teacher": 0.992,
+        "koleo": {"weight": 0.1}, "centering": "sinkhorn",
+        "crops": {"num_local": 8, "global_scale": (0.32, 1.0), "local_scale": (0.05, 0.32)},
+    },
+}  # fmt: skip
+"""DINO, iBOT, KoLeo and Sinkhorn centring, with the schedules of facebookresearch/dinov2's default configuration."""
+
+
 class IbotConfig(TeacherStudentConfig):
     """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
 
-    place: ClassVar[str] = "dinoskip.training.ibot:IBOT"
-    extended_place: ClassVar[str] = "dinoskip.training.extended:ExtendedIBOT"
+    place: ClassVar[str] = "dinoskip_objectives.ibot:IBOT"
+    order: ClassVar[int] = 20
+    extended_by: ClassVar[str] = "ibot"
     masks: ClassVar[bool] = True
 
     objective: Literal["ibot"] = "ibot"
@@ -61,11 +72,11 @@ class IbotConfig(TeacherStudentConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, settings: Any) -> Any:
-        return filled(settings, IBOT_PRESETS)
+        return filled(settings, PRESETS)
 
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
         """Masks of the global views, and where views overlap, if a loss is added that asks for it."""
-        from dinoskip.data.masks import BlockMasks  # torch
+        from dinoskip_objectives.masks import BlockMasks  # torch
 
         crops, masks = self.crops, BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
         return self.with_overlaps(masks, patch_size, crops.global_size, crops.local_size, crops.num_local)

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
-from dinoskip.models.masked import masked_tokens
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import linear_then_constant
 from dinoskip.runtime.distributed import local
@@ -38,9 +37,10 @@ from dinoskip.training.dino import (
 )
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
-from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.recipe import Job
+from dinoskip_objectives.ibot_config import IbotConfig
+from dinoskip_objectives.masked import masked_tokens
 
 # --- one step ----------------------------------------------------------------------------------------
 

@@ -15,16 +15,16 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.models.build import from_config
-from dinoskip.models.masked import visible_blocks, visible_tokens
 from dinoskip.models.positions import sincos_positions
 from dinoskip.runtime.precision import at_least_float32
 from dinoskip.settings.vit_config import SHAPES
 from dinoskip.training.gradients import clip_each_
-from dinoskip.training.long_skips import LongSkipDecoder, draw_
-from dinoskip.training.mae_config import EVERY, HEAD_DIM, MaeConfig
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
+from dinoskip_objectives.long_skips import LongSkipDecoder, draw_
+from dinoskip_objectives.mae_config import EVERY, HEAD_DIM, MaeConfig
+from dinoskip_objectives.masked import visible_blocks, visible_tokens
 
 # --- one step ----------------------------------------------------------------------------------------
 

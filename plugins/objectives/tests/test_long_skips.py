@@ -13,9 +13,9 @@ from dinoskip.errors import ConfigError
 from dinoskip.models.positions import sincos_positions
 from dinoskip.training import pretrain
 from dinoskip.training.objectives import PretrainJob
+from plugins.objectives.tests.test_mae import GRID, SIZE, views
 from tests.helpers.plain_training import Driver, job_of
 from tests.helpers.tiny import objective_job
-from tests.training.test_mae import GRID, SIZE, views
 from tests.training.test_resume import folder
 
 BLOCKS = 4

@@ -22,9 +22,9 @@ from dinoskip.runtime.distributed import local
 from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import OF_THE_RUN, AddendsConfig
 from dinoskip.training.dino import make_teacher
-from dinoskip.training.feature_losses import gram_loss, koleo_of_crops, resized
-from dinoskip.training.paka import PakaHead, Regions, aligned, paka
 from dinoskip.training.recipe import Job
+from dinoskip_objectives.feature_losses import gram_loss, koleo_of_crops, resized
+from dinoskip_objectives.paka import PakaHead, Regions, aligned, paka
 
 CROPS = 2  # global ones of an image
 SNAPSHOT = "gram"  # the role of an earlier state of the teacher

@@ -1,4 +1,4 @@
-"""DINO, iBOT and patch contrast with losses added (:mod:`dinoskip.training.addends`), and with Sinkhorn centring.
+"""DINO, iBOT and patch contrast with losses added (:mod:`dinoskip_objectives.addends`), and with Sinkhorn centring.
 
 Each is the objective as its own file has it, but for the networks, which give the tokens as well, and for the loss of a
 micro-batch.
@@ -15,17 +15,18 @@ from torch import Tensor, nn
 from dinoskip.models.vit import Vit
 from dinoskip.runtime.distributed import all_ranks, all_reduce_max
 from dinoskip.runtime.precision import at_least_float32
-from dinoskip.training.addends import SNAPSHOT, Addends, Outputs, Places, outputs_of
 from dinoskip.training.addends_config import AddendsConfig
 from dinoskip.training.dino import DINO, DinoRates, MultiCrop, dino_loss, make_teacher
 from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.guard import CollapseAlarm
-from dinoskip.training.ibot import IBOT, IbotNetwork, IbotRates, patch_loss
-from dinoskip.training.ibot_config import IbotConfig
-from dinoskip.training.objective import Objective, Step
+from dinoskip.training.objective import Step, WithLosses
 from dinoskip.training.patch_contrast import PatchContrast, PatchNetwork, contrast
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import Centering
+from dinoskip_objectives.addends import SNAPSHOT, Addends, Outputs, Places, outputs_of
+from dinoskip_objectives.ibot import IBOT, IbotNetwork, IbotRates, patch_loss
+from dinoskip_objectives.ibot_config import IbotConfig
+from dinoskip_objectives.overlaps import Overlaps
 
 ITERATIONS = 3
 LEAST = -80.0  # logarithm of the least share that a prototype is given: float32 holds its exponential
@@ -105,7 +106,7 @@ class TokensPatch(PatchNetwork):
         return outputs_of(self, self.head(tokens[:, self.prefix :]), [tokens], places)
 
 
-class Extended(Objective):
+class Extended(WithLosses):
     """What the three share: networks that give tokens, the addends, and a snapshot after a step."""
 
     network: type[nn.Module]
@@ -113,6 +114,7 @@ class Extended(Objective):
 
     student: Any
     teacher: Any
+    overlaps = staticmethod(Overlaps)
 
     def __init__(self, job: Job, config: AddendsConfig, steps_per_epoch: int, device: torch.device) -> None:
         super().__init__(job, config, steps_per_epoch, device)  # type: ignore[call-arg]  # the objective's
@@ -140,7 +142,7 @@ class Extended(Objective):
 
 
 class ExtendedDINO(Extended, DINO):
-    """DINO with losses that are added to its own (:mod:`dinoskip.training.addends`)."""
+    """DINO with losses that are added to its own (:mod:`dinoskip_objectives.addends`)."""
 
     network = TokensMultiCrop
     by_block = True
@@ -165,7 +167,7 @@ class ExtendedDINO(Extended, DINO):
 
 
 class ExtendedIBOT(Extended, IBOT):
-    """iBOT with losses that are added to its own (:mod:`dinoskip.training.addends`)."""
+    """iBOT with losses that are added to its own (:mod:`dinoskip_objectives.addends`)."""
 
     network = TokensIbot
 

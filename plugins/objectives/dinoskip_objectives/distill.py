@@ -1,7 +1,7 @@
 """Distillation: a student whose dense and CLS features must be those of frozen teachers, of the same crop.
 
 Heads, one set a teacher, map the student's features after its last norm to the teacher's width; they are thrown away.
-Losses are lightly-train's, Theia's and AM-RADIO's (:mod:`dinoskip.training.feature_losses`), teachers any backbone.
+Losses are lightly-train's, Theia's and AM-RADIO's (:mod:`dinoskip_objectives.feature_losses`), teachers any backbone.
 B images a micro-batch, N patches of the student. To read how a step goes: :meth:`Distill.step`.
 """
 
@@ -20,15 +20,15 @@ from dinoskip.models.build import from_config
 from dinoskip.models.heads import draw_layers_
 from dinoskip.runtime.distributed import all_ranks
 from dinoskip.training.calibration import centre_crops, spread
-from dinoskip.training.distill_config import DistillConfig
-from dinoskip.training.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
-from dinoskip.training.standardise import Standardisation
-from dinoskip.training.stored_teacher import StoredTeacher
-from dinoskip.training.teachers import Teacher, TeacherFeatures, Teaching
+from dinoskip_objectives.distill_config import DistillConfig
+from dinoskip_objectives.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_
+from dinoskip_objectives.standardise import Standardisation
+from dinoskip_objectives.stored_teacher import StoredTeacher
+from dinoskip_objectives.teachers import Teacher, TeacherFeatures, Teaching
 
 # --- one step ----------------------------------------------------------------------------------------
 

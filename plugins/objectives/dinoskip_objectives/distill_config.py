@@ -86,7 +86,8 @@ class LightAugmentConfig(JitterConfig):
 class DistillConfig(PretrainConfig):
     """Settings of distillation; student and teachers see the same crop, which a teacher sees once."""
 
-    place: ClassVar[str] = "dinoskip.training.distill:Distill"
+    place: ClassVar[str] = "dinoskip_objectives.distill:Distill"
+    order: ClassVar[int] = 50
 
     objective: Literal["distill"] = "distill"
     teachers: Teachers = Field(description="frozen backbones")
@@ -112,7 +113,7 @@ class DistillConfig(PretrainConfig):
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
         """Features of the crops, of teachers that are stores."""
         stored = tuple(teacher for teacher in self.teachers if teacher.store is not None)
-        make: Callable[..., ViewTargets] = implementation("dinoskip.training.stored_teacher:StoredCrops")
+        make: Callable[..., ViewTargets] = implementation("dinoskip_objectives.stored_teacher:StoredCrops")
         return make(stored, self.crop_size // patch_size) if stored else None
 
     def sizes(self) -> dict[str, int]:
