@@ -36,7 +36,7 @@ from dinoskip.runtime.console import log
 T = TypeVar("T")
 GROUPS = (
     "tasks", "objectives", "added_losses", "data_kinds", "labels", "initialisations", "optimizers", "layers",
-    "commands",
+    "commands", "papers",
 )  # fmt: skip
 """Kinds of part; the entry-point group of each is ``dinoskip.`` and its name."""
 FILES = "DINOSKIP_PLUGINS"
@@ -214,10 +214,19 @@ class Table(Mapping[str, T]):
 
 
 def add_commands(commands: Any) -> None:
-    """Have the commands of plug-ins add themselves to the parsers of ours."""
+    """Have the commands of plug-ins add themselves to the parsers of ours.
+
+    Help lists a command where its function says: behind the one that its attribute ``after`` names, else at the end.
+    """
     added: Table[Callable[[Any], None]] = Table("commands", {}, FunctionType)
-    for add in added.values():
+    for name, add in added.items():
         add(commands)
+        listed = commands._choices_actions  # of argparse: what help lists, in its order
+        places = [place for place, action in enumerate(listed) if action.dest == getattr(add, "after", None)]
+        own = [action for action in listed if action.dest == name]
+        if places and own:
+            listed.remove(own[0])
+            listed.insert(places[0] + 1, own[0])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dinoskip.cli.arguments import Args, command, json_option, print_json, print
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.pipeline.study import Study
 from dinoskip.settings.config import models_of
+from dinoskip.settings.fields import OneOf
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -96,6 +97,8 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 def _choices(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
+    elif isinstance(annotation, OneOf):
+        yield from annotation.names()
     elif annotation is bool:
         yield from (True, False)
     elif annotation is NoneType:

@@ -25,6 +25,7 @@ from dinoskip.training.objective import WithLosses
 from dinoskip.training.objectives import OBJECTIVES
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.layers.layer import Source
+from visualize.report.papers import PAPERS
 
 SMALL = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32)
 """The network that starts and optimizers are tried on: a twelfth of a ViT-Ti/16."""
@@ -174,6 +175,15 @@ def _command(name: str) -> Iterator[str]:
         yield f"it adds no command {name!r}"
 
 
+def _paper(name: str) -> Iterator[str]:
+    paper = PAPERS[name]
+    if not paper.tables:
+        yield "it has no tables"
+    for other, theirs in PAPERS.items():
+        if other != name and (both := sorted(set(paper.tables) & set(theirs.tables))):
+            yield f"the paper {other!r} has a table {both[0]!r}, too"
+
+
 CHECKS: Mapping[str, Callable[[str], Iterator[str]]] = MappingProxyType(
     {
         "tasks": _task,
@@ -185,6 +195,7 @@ CHECKS: Mapping[str, Callable[[str], Iterator[str]]] = MappingProxyType(
         "optimizers": _optimizer,
         "layers": _layer,
         "commands": _command,
+        "papers": _paper,
     }
 )
 """A check for each kind of part, of the part's name: what it yields is wrong."""

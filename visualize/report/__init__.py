@@ -5,7 +5,7 @@
 - ``answer``: which network is better, ``separation``: by which measures, ``overview``: in a grid,
   ``cautions``: what to know before, ``answer_table``: all of it
 - ``tables`` of the study's own rows, ``diagnostics`` of untrained networks
-- ``paper``: the page of the whole paper, from the reports of its studies
+- ``papers``: records of papers, beside whose printed tables a study's numbers can be put
 """
 
 import lazy_loader

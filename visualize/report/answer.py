@@ -32,8 +32,7 @@ from dinoskip.decisions.wording import ROUNDED, points, signed
 from dinoskip.results.estimates import Difference
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import OWN_BEST, Scores
-from visualize.paper.published import SKIP
-from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
+from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
 from visualize.tables import mean_deviation
 
 WORDS = (BETTER, WORSE, HIGHER, LOWER)

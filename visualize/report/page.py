@@ -18,9 +18,6 @@ from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
-from visualize.paper.claims import claims, claims_grid
-from visualize.paper.compare import ComparedStudy, compared
-from visualize.paper.published import published
 from visualize.report import sections
 from visualize.report.answer import Answer, answers, choices, dependences, verdict
 from visualize.report.answer_table import answer_table
@@ -41,15 +38,14 @@ from visualize.report.tables import (
     others_grid,
 )
 from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, untrained_rows
-from visualize.tables import NOT_RUN, TextTable, as_csv, latex, markdown, setting
+from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
 
 
 def build_report(report: Report, out: Path) -> None:
     """Write the page and all that stands beside it into ``out``.
 
-    Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
+    Raises :class:`ConfigError` for a gallery link that is not relative.
     """
-    study = report.compared
     kept = principal(report.rows, every_read_point=True)
     scores = Scores(kept, report.records)
     separated = separations(report.variants, scores, report.baselines)
@@ -68,8 +64,7 @@ def build_report(report: Report, out: Path) -> None:
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
-        [*(compared(table, study, report.baselines) for table in map(published, report.compare)), *report.others],
-        _claims(report, study) if report.compare else None,
+        report.papers,
         " ".join([verdict(pairs, every), *dependences(every)]),
         overview_tables(seen),
     )
@@ -87,15 +82,10 @@ def build_report(report: Report, out: Path) -> None:
     for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
-    for grid in [*plain, *([tables.claims] if tables.claims else [])]:
+    for grid in plain:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
     for table in tables.papers:
-        write_text(out / "tables" / f"{table.file}.csv", table.csv)
-
-
-def _claims(report: Report, study: ComparedStudy) -> TextTable:
-    scores = Scores(principal(report.rows), report.records)
-    return claims_grid(claims(study, scores, report.roughness, report.block))
+        write_text(out / "tables" / f"{table.grid.name}.csv", table.csv)
 
 
 def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:

@@ -32,13 +32,9 @@ from dinoskip.runtime.console import read_metrics
 from dinoskip.runtime.environment import describe
 from dinoskip.settings.config import dump, flatten
 from visualize import figures
-from visualize.paper import published
-from visualize.paper.cells import OurNumber, OwnDifferences
-from visualize.paper.labelled import beside, digits_of
-from visualize.paper.layout import ComparedTable
-from visualize.paper.others import OTHERS
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
+from visualize.report.content import PrintedTable
 from visualize.report.diagnostics import (
     calibration_table,
     epochs_tables,
@@ -50,7 +46,8 @@ from visualize.report.diagnostics import (
     tokens_table,
     weights_table,
 )
-from visualize.rows import StudyVariant, families, principal
+from visualize.report.papers import Measured, printed_tables
+from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
@@ -68,7 +65,7 @@ def write_page(task: Task) -> None:
         page = replace(
             report,
             figures=_figures(task, report, analysis, Path(scratch)),
-            others=_others(task, report, analysis),
+            papers=_papers(task, report, analysis),
             **_pictures(task),
             diagnostics=[
                 *_measures(task, analysis),
@@ -97,7 +94,7 @@ def measured(task: Task) -> Report:
         confounds=_confounds(task, variants),
         notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(rows)],
         unmeasured=unmeasured([*task.inputs, *settings.missing]),
-        compare=[name for name in settings.section.compare if name in published.PUBLISHED],
+        compare=settings.section.compare,
         datasets=published_names(settings.data),
         epochs=settings.epochs,
         trained_on=settings.trained_on,
@@ -387,38 +384,11 @@ def _tokens(task: Task, analysis: Analysis | None) -> dict[str, dict[str, float]
     return {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
 
 
-def _others(task: Task, report: Report, analysis: Analysis | None) -> list[ComparedTable]:
-    """The other papers' tables that the report asks for, each line with all seeds of the network of its label."""
-    names = [name for name in task.settings.section.compare if name in OTHERS]
-    tokens, labelled = _tokens(task, analysis) if names else {}, dict[str, dict[str, dict[str, OurNumber]]]()
-    for name, seeds in families(report.variants).items():
-        label = label_of(task.settings.variant(seeds[0].name))
-        labelled.setdefault(label, {})[name] = _measured(name, seeds, tokens)
-    own = OwnDifferences(report.rows, report.records)
-    return [beside(name, labelled, own) for name in names]
-
-
-def _measured(
-    network: str, seeds: Sequence[StudyVariant], tokens: Mapping[str, Mapping[str, float]]
-) -> dict[str, OurNumber]:
-    """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens, over all seeds."""
-    accuracies: dict[str, dict[str, EvalResult]] = {}
-    conditions: dict[str, list[float]] = {}
-    for run in seeds:
-        for row in sorted(run.rows, key=_EPOCH):
-            if row.task == "classify" and row.metric in ("top1", "top5") and not row.note and math.isfinite(row.value):
-                for key in (row.metric, f"{row.metric} {row.dataset}"):
-                    accuracies.setdefault(key, {})[run.name] = row
-        for key, value in tokens.get(run.name, {}).items():
-            conditions.setdefault(f"ln κ {key}", []).append(value)
-    found = {
-        key: OurNumber(network, tuple(row.value for row in rows.values()), tuple(rows.values()), len(seeds))
-        for key, rows in accuracies.items()
-    }
-    return found | {
-        key: OurNumber(network, tuple(values), trained=len(seeds), digits=digits_of(key))
-        for key, values in conditions.items()
-    }
+def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[PrintedTable]:
+    """The published tables that the report asks for, with the study's numbers in them."""
+    asked = task.settings.section.compare
+    labels = {variant.name: label_of(variant) for variant in task.settings.variants}
+    return printed_tables(asked, Measured(report, labels, _tokens(task, analysis))) if asked else []
 
 
 def _pictures(task: Task) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from dinoskip.decisions.wording import points
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import answers, choices, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.overview import overviews
-from visualize.rows import REMEDY, StudyVariant
+from visualize.rows import DEFAULT, INITIALISED, REMEDY, SKIP, StudyVariant
 
 IDS = tuple(str(number) for number in range(100))
 

@@ -11,13 +11,12 @@ import pytest
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import answers, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.separation import NOT_TESTED, separation_said, separations, speechless
-from visualize.rows import StudyVariant
+from visualize.rows import INITIALISED, SKIP, StudyVariant
 
 PAGES = ("several", "single")
 VALUES = {

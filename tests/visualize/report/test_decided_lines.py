@@ -9,11 +9,11 @@ import pytest
 from dinoskip.results.estimates import least_gap
 from tests.visualize.report.test_answer import answered, corloc
 from tests.visualize.report.test_answer_over_seeds import VALUES, scores_of, variants
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import answers, verdict
 from visualize.report.cautions import cautions
 from visualize.report.separation import separations
+from visualize.rows import INITIALISED, SKIP
 
 
 def of_shown(studied):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.visualize.report.test_answer import answered, corloc
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import SAME_WEIGHTS, verdict
 from visualize.report.overview import NOT_SEPARATING, overview_tables, overviews
+from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 
 def of_three(*, weights=""):

@@ -17,9 +17,16 @@ from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
+from visualize.report.content import PrintedTable
 from visualize.report.rows_page import long_table
 from visualize.rows import StudyVariant
-from visualize.tables import DataTable, setting, shown
+from visualize.tables import DataTable, TextTable, setting, shown
+
+
+def printed(name):
+    """A published table with nothing of ours in it."""
+    head = [[("", 1), ("mIoU", 1)]]
+    return PrintedTable(TextTable(name, f"Table {name}", head, [["paper", "62.3"]]), "ours,paper\n,62.3\n")
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def make_report(make_scene, tmp_path):
             protocol={text: {text: [1e-4, text]}},
             notices=[text],
             commands=[text, "dinoskip run configs/demo.yaml"],
-            compare=("paper.table2", "paper.table1"),
+            papers=[printed(name) for name in ("claims", "paper-table2", "paper-table1")],
             sheets=("gallery/sheet-1.pdf",),
         )
 

@@ -11,13 +11,12 @@ from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import answers, dependences
 from visualize.report.answer_table import answer_table
 from visualize.report.content import Report
 from visualize.report.page import build_report
 from visualize.report.separation import separations
-from visualize.rows import StudyVariant, principal
+from visualize.rows import INITIALISED, SKIP, StudyVariant, principal
 
 IDS = tuple(map(str, range(100)))
 

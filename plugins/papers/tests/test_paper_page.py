@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from dinoskip_papers.page import PaperPage, build_paper, paper_claims
+from dinoskip_papers.published import MADE_BY, PUBLISHED
+
 from dinoskip.results.rows import EvalResult
-from tests.visualize.paper.test_compare import VARIANTS
-from visualize.paper.published import INITIALISED, MADE_BY, PUBLISHED, SKIP
+from plugins.papers.tests.test_compare import VARIANTS
 from visualize.report.content import Report
-from visualize.report.paper import PaperPage, build_paper, paper_claims
-from visualize.rows import StudyVariant
+from visualize.rows import INITIALISED, SKIP, StudyVariant
 
 NAMES = {"voc": "VOC2012", "stuff": "COCO-Stuff"}
 

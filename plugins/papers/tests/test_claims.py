@@ -7,15 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from benchmarks.paper_as_study import paper_as_study
-from dinoskip.decisions.comparing import ONE_EACH
-from dinoskip.results.records import ImageRecords
-from dinoskip.results.rows import EvalResult
-from visualize.comparison import Scores
-from visualize.paper.claims import (
+from dinoskip_papers.claims import (
     CONTRADICTED,
     MIXED,
     SUPPORTED,
@@ -26,10 +18,17 @@ from visualize.paper.claims import (
     claims_grid,
     corrected,
 )
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
-from visualize.paper.rules import RULES
-from visualize.rows import StudyVariant
+from dinoskip_papers.compare import ComparedStudy
+from dinoskip_papers.rules import RULES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.paper_as_study import paper_as_study
+from dinoskip.decisions.comparing import ONE_EACH
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
+from visualize.comparison import Scores
+from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 
 
 def row(model, value, task="probe", block="9", dataset="voc", half=1.0, epoch=6, **more):

@@ -15,10 +15,10 @@ from functools import cached_property
 
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
-from visualize.paper.cells import Contested, OurNumber, Ours, OwnDifferences, number
-from visualize.paper.layout import ComparedTable, TableCell, TableLine
-from visualize.paper.published import EPOCHS, SKIP, PublishedNumber, PublishedTable, networks_for
-from visualize.rows import PAPERS, StudyVariant, comparable, principal, setting_note, setting_of, spread
+from dinoskip_papers.cells import Contested, OurNumber, Ours, OwnDifferences, number
+from dinoskip_papers.layout import ComparedTable, TableCell, TableLine
+from dinoskip_papers.published import EPOCHS, PublishedNumber, PublishedTable, networks_for
+from visualize.rows import PAPERS, SKIP, StudyVariant, comparable, principal, setting_note, setting_of, spread
 
 PAPER = "“Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026)"
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dinoskip.errors import ConfigError
-from visualize.rows import StudyVariant, families
+from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant, families
 
-SKIP, DEFAULT, INITIALISED = "skip", "skipless", "skipless, initialised"  # roles of variants
 EPOCHS = 300  # of every run in the paper
 
 

@@ -18,10 +18,10 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 from dinoskip.results.rows import EvalResult
+from dinoskip_papers.page import PaperPage, build_paper
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report
-from visualize.report.paper import PaperPage, build_paper
 from visualize.rows import StudyVariant, principal
 
 

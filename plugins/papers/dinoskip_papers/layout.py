@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dinoskip.decisions.wording import points, signed
 from dinoskip.results.estimates import Difference
-from visualize.paper.cells import Contested, OurNumber, Ours, number
+from dinoskip_papers.cells import Contested, OurNumber, Ours, number
 from visualize.rows import setting_of
 from visualize.tables import NOT_RUN, TextTable, as_csv
 

@@ -1,13 +1,13 @@
-"""The other papers' tables (:mod:`visualize.paper.others`) with our numbers, which are found by a network's label."""
+"""The other papers' tables (:mod:`dinoskip_papers.others`) with our numbers, which are found by a network's label."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from visualize.paper.cells import Contested, OurNumber, Ours, OwnDifferences
-from visualize.paper.compare import INTERVALS
-from visualize.paper.layout import ComparedTable, TableCell, TableLine
-from visualize.paper.others import OTHERS, OtherTable, reference_of
+from dinoskip_papers.cells import Contested, OurNumber, Ours, OwnDifferences
+from dinoskip_papers.compare import INTERVALS
+from dinoskip_papers.layout import ComparedTable, TableCell, TableLine
+from dinoskip_papers.others import OTHERS, OtherTable, reference_of
 
 Networks = Mapping[str, Mapping[str, OurNumber]]
 """What was measured of every network, by its name and a measure's key."""

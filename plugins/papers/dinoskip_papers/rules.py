@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, SKIP
+from dinoskip_papers.published import EPOCHS
+from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 SINGLE, SEVERAL, EARLIER, LAST = "single", "several", "earlier", "last"  # features of which blocks
 ACCURACY = ("knn", "classify")  # of the network as a whole: its last block's

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.io.files import write_text
+from dinoskip_papers.beside import compared_study
+from dinoskip_papers.claims import Claim, claims, claims_grid, corrected
+from dinoskip_papers.compare import compared, filled
+from dinoskip_papers.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import render_page
-from visualize.paper.claims import Claim, claims, claims_grid, corrected
-from visualize.paper.compare import compared, filled
-from visualize.paper.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.report import sections
 from visualize.report.content import Preview, Report
 from visualize.report.page import copied
@@ -60,7 +61,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     counts: dict[str, tuple[int, int]] = {}
     for name, table in PUBLISHED.items():
         group = _fullest(table, page.groups)
-        ours = compared(table, group.compared, group.baselines)
+        ours = compared(table, compared_study(group), group.baselines)
         counts[name], grid = ours.filled, ours.grid
         tables[name] = replace(grid, notes=[*grid.notes, *([f"From {group.title}."] if group.title else [])])
         write_text(out / "tables" / f"{ours.file}.csv", ours.csv)
@@ -82,7 +83,8 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
         "cautions": list(dict.fromkeys(line for group in page.groups for line in (*group.confounds, *group.notices))),
         "sources": page.sources,
     }
-    render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
+    styles = ("base.css", "report.css")
+    render_page(out / "index.html", "paper.html", context, styles=styles, folder=Path(__file__).parent / "templates")
     write_text(out / "paper.md", _markdown(context, tables))
     return counts
 
@@ -90,7 +92,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
 def paper_claims(groups: Sequence[Report]) -> list[Claim]:
     """The paper's claims by the comparisons within each group, corrected together for their number."""
     judged = [
-        claims(group.compared, Scores(principal(group.rows), group.records), group.roughness, group.block)
+        claims(compared_study(group), Scores(principal(group.rows), group.records), group.roughness, group.block)
         for group in groups
     ]
     together = [
@@ -103,7 +105,7 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
 def _fullest(table: PublishedTable, groups: Sequence[Report]) -> Report:
     """The group made for a table that fills most of it; an empty one if none was."""
     complete = [group for group in groups if table.name in group.compare]
-    return max(complete, key=lambda group: filled(table, group.compared), default=Report("", ()))
+    return max(complete, key=lambda group: filled(table, compared_study(group)), default=Report("", ()))
 
 
 def _part(

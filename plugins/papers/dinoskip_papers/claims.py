@@ -1,6 +1,6 @@
 """What a study says of each claim of "Cutting the Skip": supported, contradicted, mixed or undecided, and by what.
 
-A claim is that some numbers are above others, or at most a margin below (:mod:`visualize.paper.rules`). Every pair of
+A claim is that some numbers are above others, or at most a margin below (:mod:`dinoskip_papers.rules`). Every pair of
 networks that its rule names is a comparison on every benchmark that both have, all seeds of a network together; as in
 the report's answer the higher one must also be above its own start, and what was chosen on the images shown decides
 nothing (:mod:`dinoskip.decisions.comparing`). All comparisons of all claims are corrected together for their number
@@ -22,18 +22,16 @@ from dinoskip.decisions.comparing import ONE_EACH, ComparedPair, NetworkScores, 
 from dinoskip.decisions.wording import points, signed
 from dinoskip.results.estimates import SIGNIFICANT, difference, estimate, one_sided
 from dinoskip.results.statistics import holm
+from dinoskip_papers.compare import ComparedStudy
+from dinoskip_papers.published import EPOCHS
+from dinoskip_papers.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
 from visualize.comparison import Scores, text_of
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import EPOCHS, INITIALISED, SKIP
-from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
-from visualize.roughness import smoother, typical
-from visualize.rows import Benchmark, StudyVariant, families
+from visualize.roughness import Roughness, smoother, typical
+from visualize.rows import INITIALISED, SKIP, Benchmark, StudyVariant, families
 from visualize.tables import TextTable, mean_deviation
 
 SUPPORTED, CONTRADICTED, MIXED, UNDECIDED = "supported", "contradicted", "mixed", "undecided"
 _BY_FEATURES = {SINGLE: Scores.chosen, SEVERAL: Scores.several, EARLIER: Scores.earlier, LAST: Scores.last}
-
-Roughness = Mapping[str, Sequence[float | None]]  # by variant, one value an image
 
 
 @dataclass(frozen=True)
