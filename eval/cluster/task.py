@@ -37,6 +37,7 @@ def features(section: ClusterSection) -> tuple[FeatureRequest, ...]:
 
 TASK = EvaluationTask(
     name="cluster",
+    order=100,
     measures="unsupervised segmentation",
     help="cluster patches without labels at every block and match clusters to classes",
     example="evaluate.cluster.clusters=[21,100]",

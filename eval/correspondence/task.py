@@ -21,6 +21,7 @@ class CorrespondenceSection(CorrespondenceConfig):
 
 TASK = EvaluationTask(
     name="correspondence",
+    order=120,
     measures="semantic correspondence",
     help="find the keypoints of an object in other images, with every block",
     example="evaluate.correspondence.facet=[key,out]",

@@ -24,6 +24,7 @@ class DepthSection(DepthConfig):
 
 TASK = EvaluationTask(
     name="depth",
+    order=50,
     measures="depth",
     help="fit linear depth heads on every block of a backbone",
     example="evaluate.depth.iterations=2000",

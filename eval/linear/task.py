@@ -22,6 +22,7 @@ class LinearSection(LinearConfig):
 
 TASK = EvaluationTask(
     name="linear",
+    order=70,
     measures="linear classification",
     help="fit linear classifiers on every block of a backbone",
     example="evaluate.linear.epochs=10",

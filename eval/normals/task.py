@@ -21,6 +21,7 @@ class NormalsSection(NormalsConfig):
 
 TASK = EvaluationTask(
     name="normals",
+    order=60,
     measures="surface normals",
     help="fit linear heads of surface normals on every block of a backbone",
     example="evaluate.normals.epochs=2",

@@ -25,9 +25,9 @@ from dinoskip.settings.config import dump
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places
+from eval.object_scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
-from eval.objects.scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, degeneracy
 from eval.rows import baseline_rows, log_best, percent_row, row_like

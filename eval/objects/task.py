@@ -36,6 +36,7 @@ def features(section: ObjectsSection) -> tuple[FeatureRequest, ...]:
 
 TASK = EvaluationTask(
     name="objects",
+    order=90,
     measures="discovery of several objects",
     help="discover several objects an image in every block by MaskCut",
     example="evaluate.objects.rounds=3",

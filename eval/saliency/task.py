@@ -25,6 +25,7 @@ def features(section: SaliencySection) -> tuple[FeatureRequest, ...]:
 
 TASK = EvaluationTask(
     name="saliency",
+    order=80,
     measures="saliency",
     help="find the object of every image as a mask, with every block",
     example="evaluate.saliency.solver=true",

@@ -20,6 +20,7 @@ class VideoSection(VideoConfig):
 
 TASK = EvaluationTask(
     name="video",
+    order=110,
     measures="video object segmentation",
     help="follow the objects of videos from their first masks, with every block",
     example="evaluate.video.radius=12",

@@ -18,9 +18,9 @@ from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
 from dinoskip.results.statistics import score
 from eval.compare import compare
-from eval.objects import ObjectsConfig, maskcut, match_boxes
+from eval.object_scores import match_boxes, match_masks, outline
+from eval.objects import ObjectsConfig, maskcut
 from eval.objects.evaluation import object_boxes, to_pixels
-from eval.objects.scores import match_masks, outline
 from tests.helpers.folders import contents
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit

@@ -9,8 +9,7 @@ from torchvision.ops import box_iou
 
 from dinoskip.results.average_precision import average_precision
 from dinoskip.results.statistics import interval, score
-from eval.objects import match_boxes
-from eval.objects.scores import OVERLAPS, match_masks, outline
+from eval.object_scores import OVERLAPS, match_boxes, match_masks, outline
 
 
 def some_boxes(seed: int, images: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -16,11 +16,11 @@ from dinoskip.errors import DataError
 from dinoskip.models import Backbone
 from dinoskip.runtime.console import Progress
 from dinoskip.runtime.randomness import derive, numpy_rng
-from eval.detection.config import DetectionConfig
-from eval.detection.model import decayed, detector
-from eval.detection.objects import Objects, Truth, mirrored
+from dinoskip_detection.config import DetectionConfig
+from dinoskip_detection.model import decayed, detector
+from dinoskip_detection.objects import Objects, Truth, mirrored
 from eval.heads import read_ahead
-from eval.objects.scores import Outline, outline
+from eval.object_scores import Outline, outline
 from eval.prefetch import prefetched, threads_of
 from eval.probe.loaders import TrainingBatch, training_batches
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.results.average_precision import MatchedDetections
-from eval.objects.scores import OVERLAPS, Entries, coco_evaluation, coco_records
+from eval.object_scores import OVERLAPS, Entries, coco_evaluation, coco_records
 
 F64 = NDArray[np.float64]
 PARTS: Mapping[str, slice] = {"AP": slice(0, len(OVERLAPS)), "AP50": slice(0, 1), "AP75": slice(5, 6)}
@@ -42,7 +42,7 @@ class MatchedClasses:
 
 
 def match(truth: Entries, predicted: Entries, classes: Sequence[Any], kind: str) -> MatchedClasses:
-    """Match what is found in n images to their objects (:func:`eval.objects.scores.coco_evaluation`)."""
+    """Match what is found in n images to their objects (:func:`eval.object_scores.coco_evaluation`)."""
     evaluation = coco_evaluation(truth, predicted, classes, kind)
     precision = evaluation.eval["precision"][..., 0, 0].mean(1)  # (overlaps, classes), -1 without an object
     detections = coco_records(evaluation, len(truth), len(classes))

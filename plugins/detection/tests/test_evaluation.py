@@ -18,8 +18,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import load_tensors
 from dinoskip.models import Backbone, create_model
 from dinoskip.results.rows import read_rows
-from eval.detection import DetectionConfig
-from eval.detection.objects import Objects, mirrored
+from dinoskip_detection import DetectionConfig
+from dinoskip_detection.objects import Objects, mirrored
 from tests.helpers.tasks import evaluation_of
 
 evaluate = evaluation_of("detection")

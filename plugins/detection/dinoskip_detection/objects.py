@@ -17,7 +17,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.errors import DataError
 from dinoskip.io.images import image_size, read_image, stored_geometry
-from eval.objects.scores import outline
+from eval.object_scores import outline
 
 Truth = dict[str, Tensor]
 Entry = dict[str, Any]

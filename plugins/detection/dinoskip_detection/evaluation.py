@@ -16,12 +16,12 @@ from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import explained_interval
 from dinoskip.settings.tasks import TaskInputs
+from dinoskip_detection.config import DetectionConfig
+from dinoskip_detection.fit import Found, find, fit_detector
+from dinoskip_detection.objects import Entry, Objects
+from dinoskip_detection.scores import PARTS, match
 from eval.baselines import BOXES, boxes_as_masks
-from eval.detection.config import DetectionConfig
-from eval.detection.fit import Found, find, fit_detector
-from eval.detection.objects import Entry, Objects
-from eval.detection.scores import PARTS, match
-from eval.objects.scores import MOST, outline
+from eval.object_scores import MOST, outline
 from eval.rows import baseline_rows, log_best, percent_row, row_like
 
 Entries = list[list[Entry]]

@@ -17,12 +17,12 @@ from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.models import Backbone, create_model
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import score
-from eval.detection import DetectionConfig, fit
-from eval.detection.evaluation import baseline_entries, detection_rows, result_entries
-from eval.detection.fit import Found, find, fit_detector
-from eval.detection.model import decayed, detector
-from eval.detection.objects import Objects
-from eval.objects.scores import outline
+from dinoskip_detection import DetectionConfig, fit
+from dinoskip_detection.evaluation import baseline_entries, detection_rows, result_entries
+from dinoskip_detection.fit import Found, find, fit_detector
+from dinoskip_detection.model import decayed, detector
+from dinoskip_detection.objects import Objects
+from eval.object_scores import outline
 
 SIDE = 32
 SQUARE, BAR = 7, 9  # COCO's numbers of the two classes

@@ -24,7 +24,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import LevelBackbone
 from dinoskip.models.levels import HookedLevels
-from eval.detection.config import DetectionConfig
+from dinoskip_detection.config import DetectionConfig
 
 STRIDES = (4, 8, 16, 32)
 _ANCHORS = (32, 64, 128, 256, 512)  # sides in pixels, of the four maps and of the coarsest one, every second cell

@@ -15,8 +15,8 @@ from pycocotools.cocoeval import COCOeval
 
 from dinoskip.results.average_precision import average_precision, mean_average_precision, weighted_average_precision
 from dinoskip.results.statistics import interval
-from eval.detection.scores import PARTS, match
-from eval.objects.scores import outline
+from dinoskip_detection.scores import PARTS, match
+from eval.object_scores import outline
 
 CLASSES = (3, 5, 8)
 

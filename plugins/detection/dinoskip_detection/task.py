@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+import dinoskip_detection
 from dinoskip.settings.fields import Names
 from dinoskip.settings.tasks import EvaluationTask, TaskMetric, TaskOption
-from eval import detection
-from eval.detection.config import DetectionConfig
+from dinoskip_detection.config import DetectionConfig
 
 
 class DetectionSection(DetectionConfig):
@@ -30,6 +30,7 @@ def check(section: DetectionSection, data: Mapping[str, Any]) -> Iterator[tuple[
 
 TASK = EvaluationTask(
     name="detection",
+    order=130,
     measures="detection and instance segmentation",
     help="train Mask R-CNN on a frozen or fine-tuned network",
     example="evaluate.detection.epochs=3",
@@ -38,7 +39,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "blocks"),
     check=check,
-    evaluate=lambda given: detection.evaluate(given),
+    evaluate=lambda given: dinoskip_detection.evaluate(given),
     headline=TaskMetric("box AP", order=5),
     baselines=("full image", "centre box"),
     data_kind="coco",

@@ -8,8 +8,8 @@ from timm import create_model as timm_model
 
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, create_model
-from eval.detection.config import DetectionConfig
-from eval.detection.model import BlockMap, SimplePyramid
+from dinoskip_detection.config import DetectionConfig
+from dinoskip_detection.model import BlockMap, SimplePyramid
 
 
 @pytest.mark.parametrize("stride", [2, 4, 8, 16, 32])
