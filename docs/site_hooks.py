@@ -43,14 +43,6 @@ PACKAGES = {
         "eval.tokencut",
         "eval.knn",
         "eval.retrieval",
-        "eval.linear",
-        "eval.depth",
-        "eval.normals",
-        "eval.saliency",
-        "eval.objects",
-        "eval.cluster",
-        "eval.video",
-        "eval.correspondence",
         "eval.metrics",
         "eval.discovery",
         "eval.object_scores",
@@ -60,7 +52,11 @@ PACKAGES = {
     "visualize": ["visualize.pca", "visualize.gallery", "visualize.report", "visualize.figures", "visualize.board"],
 }
 """Pages of the Python reference, and the packages whose public names stand on each."""
-PLUGINS = sorted(path.name for path in ROOT.glob("plugins/*/dinoskip_*"))
+PLUGINS = sorted(
+    ".".join(stub.parent.relative_to(plugin).parts)
+    for plugin in ROOT.glob("plugins/*")
+    for stub in plugin.glob("dinoskip_*/**/__init__.pyi")
+)
 """Packages of the plug-ins that lie beside the core, on one page together."""
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=<code>)")
 FROM_DISK = re.compile(r'location\.protocol==="file:"\?(\w+\(`\$\{new URL\("search/search_index\.js")')

@@ -24,14 +24,6 @@ OWN: Mapping[str, str] = MappingProxyType(
         "tokencut": "eval.tokencut.task",
         "knn": "eval.knn.task",
         "retrieve": "eval.retrieval.task",
-        "depth": "eval.depth.task",
-        "normals": "eval.normals.task",
-        "linear": "eval.linear.task",
-        "saliency": "eval.saliency.task",
-        "objects": "eval.objects.task",
-        "cluster": "eval.cluster.task",
-        "video": "eval.video.task",
-        "correspondence": "eval.correspondence.task",
     }
 )
 """The module of ``TASK`` of each of the core's tasks, by its name."""
