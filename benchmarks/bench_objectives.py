@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from dinoskip_objectives.ibot import IBOT
-from dinoskip_objectives.mae import MAE, patch_targets
-from dinoskip_objectives.masks import BlockMasks, VisiblePatches
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,6 +29,9 @@ from dinoskip.training.dino import update_center, update_teacher
 from dinoskip.training.gradients import clip_each_, gradient_norms, gradients_of
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.patch_contrast import PatchContrast
+from dinoskip_objectives.ibot import IBOT
+from dinoskip_objectives.mae import MAE, patch_targets
+from dinoskip_objectives.masks import BlockMasks, VisiblePatches
 
 SMALL = {"model": "vit_tiny_patch16", "batch": 8, "size": 96}
 LARGE = {"model": "vit_small_patch16", "batch": 64, "size": 224}

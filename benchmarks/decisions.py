@@ -31,8 +31,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from dinoskip_papers.claims import Comparison, claims
-from dinoskip_papers.compare import ComparedStudy
 
 from benchmarks.made_up import ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import CLASSES, miou_lines, miou_table
@@ -42,6 +40,8 @@ from dinoskip.results.estimates import least_gap
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.environment import describe
+from dinoskip_papers.claims import Comparison, claims
+from dinoskip_papers.compare import ComparedStudy
 from visualize.comparison import Scores
 from visualize.report.answer import AnswerLine, answers
 from visualize.rows import INITIALISED, SKIP, StudyVariant

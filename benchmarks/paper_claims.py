@@ -19,10 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dinoskip_papers.claims import claims, claims_grid, pairs_of
-from dinoskip_papers.compare import ComparedStudy
-from dinoskip_papers.rules import RULES, Rule
-
 from benchmarks.pages import read_csv, result_row
 from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
 from dinoskip.decisions.comparing import compared_pair
@@ -31,6 +27,9 @@ from dinoskip.errors import DataError, DinoskipError
 from dinoskip.results.estimates import SIGNIFICANT
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import holm
+from dinoskip_papers.claims import claims, claims_grid, pairs_of
+from dinoskip_papers.compare import ComparedStudy
+from dinoskip_papers.rules import RULES, Rule
 from visualize.comparison import Scores
 from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 from visualize.tables import markdown, markdown_rows, mean_deviation

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dinoskip_papers.readings import SENTENCES, Reading, Sentence
 from torch import Tensor
 
 from benchmarks.pages import markdown_table
@@ -32,6 +31,7 @@ from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.environment import describe
 from dinoskip.settings.config import RawConfig, apply_overrides, validate
+from dinoskip_papers.readings import SENTENCES, Reading, Sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "readings.md"

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dinoskip.errors import ConfigError
-from dinoskip.plugins import Table
+from dinoskip.plugins import LAST, Table
 from dinoskip.settings.config import Config
 
 OWN: Mapping[str, str] = MappingProxyType(
@@ -24,18 +24,9 @@ OWN: Mapping[str, str] = MappingProxyType(
         "tokencut": "eval.tokencut.task",
         "knn": "eval.knn.task",
         "retrieve": "eval.retrieval.task",
-        "depth": "eval.depth.task",
-        "normals": "eval.normals.task",
-        "linear": "eval.linear.task",
-        "saliency": "eval.saliency.task",
-        "objects": "eval.objects.task",
-        "cluster": "eval.cluster.task",
-        "video": "eval.video.task",
-        "correspondence": "eval.correspondence.task",
-        "detection": "eval.detection.task",
     }
 )
-"""The module of ``TASK`` of each of our own tasks, by its name, in order of execution."""
+"""The module of ``TASK`` of each of the core's tasks, by its name."""
 
 StudySetting = Literal["seed", "multiscale", "blocks", "norms"]
 
@@ -177,6 +168,8 @@ class EvaluationTask:
 
     Args:
         name: of the section below ``evaluate``, of the command and of the stage; rows have it as ``task``.
+        order: its place among the tasks where they are executed, listed and printed, the smallest first; equal ones
+            by name. Those of dinoskip are below 1,000.
         measures: what it measures, in a few words.
         help: what its command does.
         example: a setting that the command's help shows.
@@ -244,6 +237,7 @@ class EvaluationTask:
     not_in_key: Collection[str] = ("datasets", "facet")
     key_without_name: bool = False
     as_published: Callable[[Any], int] = lambda _: 0
+    order: int = LAST
 
     def __post_init__(self) -> None:
         if self.headline.lower_is_better:
@@ -266,7 +260,7 @@ class EvaluationTask:
 
 
 class _Records(Mapping[str, EvaluationTask]):
-    """The records of our own tasks; each is imported when it is asked for."""
+    """The records of the core's tasks; each is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> EvaluationTask:
         record: EvaluationTask = importlib.import_module(OWN[name]).TASK
@@ -280,7 +274,7 @@ class _Records(Mapping[str, EvaluationTask]):
 
 
 TASKS: Mapping[str, EvaluationTask] = Table("tasks", _Records(), EvaluationTask)
-"""The records of all tasks by name, in order of execution: ours, then those of plug-ins."""
+"""The records of all tasks by name, in order of execution."""
 
 
 def task(name: str) -> EvaluationTask:

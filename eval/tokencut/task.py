@@ -34,6 +34,7 @@ def as_published(row: EvalResult) -> int:
 
 TASK = EvaluationTask(
     name="tokencut",
+    order=20,
     measures="object discovery",
     help="discover objects in every block by TokenCut (LOST, too)",
     example="evaluate.tokencut.lost_k=100",

@@ -15,10 +15,10 @@ from dinoskip.data.geometry import LabelledNormals
 from dinoskip.data.multicrop import WorkerCrops
 from dinoskip.data.view_targets import WithTargets
 from dinoskip.training.objectives import OBJECTIVES
-from eval.depth import augment as depth
-from eval.depth.config import DepthConfig
-from eval.normals import augment as normals
-from eval.normals.config import NormalsConfig
+from dinoskip_dense.depth import augment as depth
+from dinoskip_dense.depth.config import DepthConfig
+from dinoskip_dense.normals import augment as normals
+from dinoskip_dense.normals.config import NormalsConfig
 from eval.probe import crops as probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
 from tests.helpers.tiny import REQUIRED

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dinoskip_papers.others import OTHERS
-from dinoskip_papers.published import EPOCHS, PUBLISHED, PublishedNumber
-
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip_papers.others import OTHERS
+from dinoskip_papers.published import EPOCHS, PUBLISHED, PublishedNumber
 from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}

@@ -22,13 +22,19 @@ from dinoskip.settings.config import _models_in
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted(page for folder in ("", "concepts", "results") for page in (ROOT / "docs" / folder).glob("*.md")),
+    *sorted(
+        page for folder in ("", "concepts", "results", "plugins") for page in (ROOT / "docs" / folder).glob("*.md")
+    ),
 ]
 SOURCES = [
-    path for part in ("dinoskip", "eval", "visualize", "benchmarks", "studies") for path in (ROOT / part).rglob("*.py")
+    path
+    for part in ("dinoskip", "eval", "visualize", "benchmarks", "studies", "plugins")
+    for path in (ROOT / part).rglob("*.py")
 ]
-DOTTED = re.compile(r"\b(?:dinoskip|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
-FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|studies|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b")
+DOTTED = re.compile(r"\b(?:dinoskip(?:_\w+)?|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
+FILE = re.compile(
+    r"\b(?:dinoskip|eval|visualize|tests|benchmarks|studies|plugins|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b"
+)
 SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|analyze|sweep|model)(?:\.[a-z_]+)+)\b")
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")

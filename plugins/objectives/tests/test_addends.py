@@ -10,11 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.extended import sinkhorn, targets
-from dinoskip_objectives.feature_losses import gram_loss, koleo, koleo_of_crops, resized
-from dinoskip_objectives.ibot_config import IbotConfig
-from dinoskip_objectives.overlaps import Overlaps, in_patches, intersections
-from dinoskip_objectives.paka import PakaHead, aligned, paka, paka_per_image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,6 +19,11 @@ from dinoskip.models.load import load_backbone
 from dinoskip.runtime.distributed import World
 from dinoskip.training import pretrain
 from dinoskip.training.addends_config import AddendConfig, GramConfig, PakaConfig
+from dinoskip_objectives.extended import sinkhorn, targets
+from dinoskip_objectives.feature_losses import gram_loss, koleo, koleo_of_crops, resized
+from dinoskip_objectives.ibot_config import IbotConfig
+from dinoskip_objectives.overlaps import Overlaps, in_patches, intersections
+from dinoskip_objectives.paka import PakaHead, aligned, paka, paka_per_image
 from tests.helpers.golden_next import arrays, assert_close, golden
 from tests.helpers.plain_training import Driver, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.distill import Distill
-from dinoskip_objectives.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_
-from dinoskip_objectives.standardise import Standardisation, by_channel, hadamard, phi_s
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,6 +18,9 @@ from dinoskip.io.files import load_tensors
 from dinoskip.models.load import load_backbone
 from dinoskip.runtime.distributed import World
 from dinoskip.training import pretrain
+from dinoskip_objectives.distill import Distill
+from dinoskip_objectives.feature_losses import intra_kl, point_loss, queue_kl, resized, update_queue_
+from dinoskip_objectives.standardise import Standardisation, by_channel, hadamard, phi_s
 from tests.helpers.dino_reference import Values, vit_tokens
 from tests.helpers.golden_next import arrays, assert_close, golden
 from tests.helpers.plain_training import Driver, PlainTraining, job_of

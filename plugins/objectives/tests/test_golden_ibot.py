@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.ibot import patch_loss
 
 from dinoskip.training.dino import dino_loss, update_center
+from dinoskip_objectives.ibot import patch_loss
 from tests.helpers.golden import recorded
 
 GOLDEN, CASES = recorded("dense", "ibot")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.mae import patch_targets, reconstruction_loss
 
+from dinoskip_objectives.mae import patch_targets, reconstruction_loss
 from tests.helpers.golden import recorded
 
 GOLDEN, CASES = recorded("dense", "mae")

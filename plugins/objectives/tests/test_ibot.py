@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives import ibot as module
-from dinoskip_objectives.ibot import IbotHead, patch_loss
-from dinoskip_objectives.ibot_config import IbotConfig
-from dinoskip_objectives.masks import BlockMasks
 from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.runtime.distributed import World
 from dinoskip.settings.config import dump
+from dinoskip_objectives import ibot as module
+from dinoskip_objectives.ibot import IbotHead, patch_loss
+from dinoskip_objectives.ibot_config import IbotConfig
+from dinoskip_objectives.masks import BlockMasks
 from tests.helpers.dino_reference import Values, double_loop, resized_positions, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one

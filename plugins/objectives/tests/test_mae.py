@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.mae import MaeDecoder
-from dinoskip_objectives.mae_config import MaeConfig
-from dinoskip_objectives.masks import VisiblePatches
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,6 +16,9 @@ from dinoskip.models.positions import sincos_positions
 from dinoskip.runtime.distributed import World
 from dinoskip.settings.config import dump
 from dinoskip.settings.vit_config import VitConfig
+from dinoskip_objectives.mae import MaeDecoder
+from dinoskip_objectives.mae_config import MaeConfig
+from dinoskip_objectives.masks import VisiblePatches
 from tests.helpers.dino_reference import Values, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import assert_two_ranks_equal_one

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from dinoskip_objectives.masks import BlockMasks, VisiblePatches, block_mask
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dinoskip_objectives.masks import BlockMasks, VisiblePatches, block_mask
 
 RATIOS = ((0.0, 0.0), (0.1, 0.5))
 

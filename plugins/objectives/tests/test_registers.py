@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from dinoskip_objectives.distill import DistilledNetwork
-from dinoskip_objectives.extended import TokensMultiCrop
-from dinoskip_objectives.ibot import IbotNetwork
-from dinoskip_objectives.masked import visible_blocks, visible_tokens
 from torch import Tensor, nn
 
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
+from dinoskip_objectives.distill import DistilledNetwork
+from dinoskip_objectives.extended import TokensMultiCrop
+from dinoskip_objectives.ibot import IbotNetwork
+from dinoskip_objectives.masked import visible_blocks, visible_tokens
 
 SMALL: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 2, "img_size": 32, "drop_path": 0.0}
 

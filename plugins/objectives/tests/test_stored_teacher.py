@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dinoskip_objectives.distill_config import TeacherConfig
-from dinoskip_objectives.stored_teacher import StoredCrops, open_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +21,8 @@ from dinoskip.features.transform import Transform
 from dinoskip.io.files import load_tensors, read_manifest
 from dinoskip.models.load import load_backbone
 from dinoskip.training import pretrain
+from dinoskip_objectives.distill_config import TeacherConfig
+from dinoskip_objectives.stored_teacher import StoredCrops, open_store
 from tests.helpers.tiny import make_images, objective_job
 
 TEACHER = "timm:vit_tiny_patch16_224,pretrained=false,img_size=32,depth=2"

@@ -7,6 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.paper_as_study import paper_as_study
+from dinoskip.decisions.comparing import ONE_EACH
+from dinoskip.results.records import ImageRecords
+from dinoskip.results.rows import EvalResult
 from dinoskip_papers.claims import (
     CONTRADICTED,
     MIXED,
@@ -20,13 +27,6 @@ from dinoskip_papers.claims import (
 )
 from dinoskip_papers.compare import ComparedStudy
 from dinoskip_papers.rules import RULES
-from hypothesis import given
-from hypothesis import strategies as st
-
-from benchmarks.paper_as_study import paper_as_study
-from dinoskip.decisions.comparing import ONE_EACH
-from dinoskip.results.records import ImageRecords
-from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 

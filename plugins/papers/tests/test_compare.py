@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dinoskip_papers.cells import OurNumber
-from dinoskip_papers.compare import ComparedStudy, compared
-from dinoskip_papers.published import PUBLISHED, published
 from scipy.special import stdtr
 
 from dinoskip.errors import ConfigError
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import mcnemar
+from dinoskip_papers.cells import OurNumber
+from dinoskip_papers.compare import ComparedStudy, compared
+from dinoskip_papers.published import PUBLISHED, published
 from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 from visualize.tables import latex, markdown
 

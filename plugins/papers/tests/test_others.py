@@ -5,14 +5,14 @@ import io
 
 import numpy as np
 import pytest
-from dinoskip_papers.cells import OurNumber, OwnDifferences
-from dinoskip_papers.labelled import beside
-from dinoskip_papers.layout import ComparedTable
-from dinoskip_papers.others import OTHERS, reference_of
 
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import mcnemar
+from dinoskip_papers.cells import OurNumber, OwnDifferences
+from dinoskip_papers.labelled import beside
+from dinoskip_papers.layout import ComparedTable
+from dinoskip_papers.others import OTHERS, reference_of
 from visualize.report.diagnostics import epochs_tables, mean_ln_kappa
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from dinoskip.results.rows import EvalResult
 from dinoskip_papers.page import PaperPage, build_paper, paper_claims
 from dinoskip_papers.published import MADE_BY, PUBLISHED
-
-from dinoskip.results.rows import EvalResult
 from plugins.papers.tests.test_compare import VARIANTS
 from visualize.report.content import Report
 from visualize.rows import INITIALISED, SKIP, StudyVariant

@@ -1,14 +1,14 @@
-"""The plug-in's parts: complete, in their order, named as ``report.compare`` knows them; the command's place in help."""
+"""The plug-in's parts: complete, in their order, named as ``report.compare`` knows them; the command's place."""
 
 from __future__ import annotations
 
 import pytest
-from dinoskip_papers.others import OTHERS
-from dinoskip_papers.published import PUBLISHED
 from pydantic import ValidationError
 
 from dinoskip.cli import main
 from dinoskip.testing import problems_of
+from dinoskip_papers.others import OTHERS
+from dinoskip_papers.published import PUBLISHED
 from visualize.report.config import ReportConfig
 from visualize.report.papers import paper_of, table_names
 
