@@ -364,9 +364,7 @@ def test_package_data_has_the_templates() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "package", ["eval", "visualize", "visualize/figures", "visualize/gallery", "visualize/paper", "visualize/report"]
-)
+@pytest.mark.parametrize("package", ["eval", "visualize", "visualize/figures", "visualize/gallery", "visualize/report"])
 def test_a_package_names_its_modules_and_no_others(package: str) -> None:
     said = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
     modules = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
