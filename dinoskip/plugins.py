@@ -175,7 +175,7 @@ def _name_of(settings: type[BaseModel]) -> Any:
 
 
 def order_of(part: Any, own: bool = False) -> int:
-    """A part's place among those of its kind: its ``order``; without one before (our ``own``) or behind all others."""
+    """A part's place among those of its kind: its ``order``, else before (``own``) or behind those that have one."""
     order = getattr(part, "order", None)
     return order if isinstance(order, int) else 0 if own else LAST
 

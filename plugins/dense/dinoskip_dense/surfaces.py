@@ -205,8 +205,8 @@ def evaluate_surfaces(
     """Fit the heads of every block and of the ``multiscale`` blocks together, and write what they score.
 
     ``fit`` trains heads on images of a data set, as :func:`dinoskip_dense.depth.fit.fit_heads`. ``baselines`` are
-    scores (n, M) of rules that look at no image, of both data sets and the settings; ``resolution`` is what rows say of images;
-    ``cls``: heads read the class token, too.
+    scores (n, M) of rules that look at no image, of both data sets and the settings; ``resolution`` is what rows say
+    of images; ``cls``: heads read the class token, too.
     """
     config, train, val = given.settings, given.labels["train"], given.labels["val"]
     fitted, held = split_images(train, val, config.holdout, given.seed)

@@ -27,8 +27,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     Labels are ``train`` and ``val`` (:class:`DepthDataset`). Writes ``rows.json``, ``records.npz``,
     ``heads.safetensors``, ``depth.json`` (all trials) and ``maps.npz``. Rows of every block: each of
     :data:`dinoskip_dense.depth.scores.NAMES`, of the learning rate with the lowest RMSE on held-out training images;
-    with several rates also those ``best on validation``; then the baselines. Without held-out images (``holdout: 0``) several rates
-    are chosen on validation, as the references do, and the rows say so.
+    with several rates also those ``best on validation``; then the baselines. Without held-out images (``holdout: 0``)
+    several rates are chosen on validation, as the references do, and the rows say so.
     """
     config: DepthConfig = given.settings
     resolution = f"native, {config.evaluated} crop"
