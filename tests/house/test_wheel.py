@@ -139,7 +139,8 @@ def test_the_smallest_study(site: Path, tmp_path: Path) -> None:
 
 
 ABSENT = (
-    "evaluate.detection.datasets=[scenes]", "pretrain.objective=ibot", "pretrain.koleo={}", "report.compare=paper.table2",
+    "evaluate.detection.datasets=[scenes]", "pretrain.objective=ibot", "pretrain.koleo={}",
+    "report.compare=paper.table2",
 )  # fmt: skip
 """Settings of parts that a core without plug-ins lacks."""
 

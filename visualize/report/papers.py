@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StudyNumbers:
     """What a study has to put into printed tables.
 
     ``report`` is what its page shows; ``labels`` are its variants' names without optimizer and seed, by variant;
@@ -38,7 +38,7 @@ class Paper:
     """
 
     tables: tuple[str, ...]
-    beside: Callable[[Sequence[str], Measured], Sequence[PrintedTable]]
+    beside: Callable[[Sequence[str], StudyNumbers], Sequence[PrintedTable]]
     contested: Callable[[str, Any, Sequence[Any]], Iterable[str]]
     order: int = LAST
 
@@ -57,7 +57,7 @@ def paper_of(table: str) -> Paper:
     return next(paper for paper in PAPERS.values() if table in paper.tables)
 
 
-def printed_tables(asked: Sequence[str], measured: Measured) -> list[PrintedTable]:
+def printed_tables(asked: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]:
     """The tables that are ``asked`` for with a study's numbers in them, and claims, in the order of the page."""
     found = [
         table

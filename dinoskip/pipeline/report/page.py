@@ -46,7 +46,7 @@ from visualize.report.diagnostics import (
     tokens_table,
     weights_table,
 )
-from visualize.report.papers import Measured, printed_tables
+from visualize.report.papers import StudyNumbers, printed_tables
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
@@ -388,7 +388,7 @@ def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[Print
     """The published tables that the report asks for, with the study's numbers in them."""
     asked = task.settings.section.compare
     labels = {variant.name: label_of(variant) for variant in task.settings.variants}
-    return printed_tables(asked, Measured(report, labels, _tokens(task, analysis))) if asked else []
+    return printed_tables(asked, StudyNumbers(report, labels, _tokens(task, analysis))) if asked else []
 
 
 def _pictures(task: Task) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dinoskip_papers.labelled import beside, digits_of
 from dinoskip_papers.published import published
 from visualize.comparison import Scores
 from visualize.report.content import PrintedTable, Report
-from visualize.report.papers import Measured
+from visualize.report.papers import StudyNumbers
 from visualize.rows import StudyVariant, families, principal
 from visualize.tables import as_csv
 
@@ -28,7 +28,7 @@ def compared_study(report: Report) -> ComparedStudy:
     return ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on, report.records)
 
 
-def by_role(names: Sequence[str], measured: Measured) -> list[PrintedTable]:
+def by_role(names: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]:
     """The claims of "Cutting the Skip", and those of its tables that are named; networks stand there by their role."""
     report = measured.report
     study, scores = compared_study(report), Scores(principal(report.rows), report.records)
@@ -40,7 +40,7 @@ def by_role(names: Sequence[str], measured: Measured) -> list[PrintedTable]:
     ]
 
 
-def by_label(names: Sequence[str], measured: Measured) -> list[PrintedTable]:
+def by_label(names: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]:
     """Tables of other papers, each line with all seeds of the network of its label."""
     report, labelled = measured.report, dict[str, dict[str, dict[str, OurNumber]]]()
     for name, seeds in families(report.variants).items():

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip_papers.others import OTHERS
 from dinoskip_papers.published import PUBLISHED
-from visualize.report.papers import Measured, Paper
+from visualize.report.papers import Paper, StudyNumbers
 
 if TYPE_CHECKING:
     from visualize.report.content import PrintedTable
 
 
-def _by_role(names: Sequence[str], measured: Measured) -> Sequence[PrintedTable]:
+def _by_role(names: Sequence[str], measured: StudyNumbers) -> Sequence[PrintedTable]:
     from dinoskip_papers.beside import by_role  # numpy, scipy
 
     return by_role(names, measured)
 
 
-def _by_label(names: Sequence[str], measured: Measured) -> Sequence[PrintedTable]:
+def _by_label(names: Sequence[str], measured: StudyNumbers) -> Sequence[PrintedTable]:
     from dinoskip_papers.beside import by_label  # numpy, scipy
 
     return by_label(names, measured)
