@@ -405,12 +405,13 @@ TABLES_OF_TASKS = {"dinoskip/settings/tasks.py"}
 def test_tasks_are_listed_in_one_table_alone() -> None:
     from dinoskip.settings.tasks import TASKS
 
+    every = set(TASKS)  # once: a table looks for plug-ins each time
     for path in SOURCES:
         if path.relative_to(ROOT).as_posix() in TABLES_OF_TASKS:
             continue
         for node in nodes_of(path):
             parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-            names = {part.value for part in parts if isinstance(part, ast.Constant)} & set(TASKS)
+            names = {part.value for part in parts if isinstance(part, ast.Constant)} & every
             assert len(names) < 3, (
                 f"{path.relative_to(ROOT)}:{node.lineno}: a list of tasks: {', '.join(sorted(names))}"
             )
