@@ -22,7 +22,7 @@ from dinoskip.settings.config import _models_in
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted(page for folder in ("", "concepts", "results") for page in (ROOT / "docs" / folder).glob("*.md")),
+    *sorted(page for folder in ("", "concepts", "decisions", "results") for page in (ROOT / "docs" / folder).glob("*.md")),
 ]
 SOURCES = [
     path for part in ("dinoskip", "eval", "visualize", "benchmarks", "studies") for path in (ROOT / part).rglob("*.py")
@@ -35,6 +35,7 @@ FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
 MADE = {
     "docs/extending.md": f"sizes|dinoskip.({'|'.join(GROUPS)})$",
     "dinoskip/plugins.py": f"dinoskip.({'|'.join(GROUPS)})$",
+    "docs/decisions/plugins.md": f"dinoskip.({'|'.join(GROUPS)})$",
     "docs/report.md": "docs/results/study",
 }
 
