@@ -22,7 +22,9 @@ from dinoskip.settings.config import _models_in
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted(page for folder in ("", "concepts", "decisions", "results") for page in (ROOT / "docs" / folder).glob("*.md")),
+    *sorted(
+        page for folder in ("", "concepts", "decisions", "results") for page in (ROOT / "docs" / folder).glob("*.md")
+    ),
 ]
 SOURCES = [
     path for part in ("dinoskip", "eval", "visualize", "benchmarks", "studies") for path in (ROOT / part).rglob("*.py")
