@@ -18,6 +18,7 @@ from dinoskip.runtime.console import Progress, log
 
 T = TypeVar("T")
 _PROGRESS = "progress"  # folder below the output, gone when all is done
+_TOGETHER = 16  # images between two times that files are brought to disk, which takes as long as a small image
 
 
 class ResumedArrays:
@@ -91,6 +92,21 @@ class ResumedArrays:
                     yield images[i], result
                     progress.advance()
                 self._settle(images)
+
+    def one_by_one(self, title: str) -> Iterator[int]:
+        """Yield the place of every image that is not done, in order, for work that reads no features.
+
+        An image is done when the next is asked for; after each :data:`_TOGETHER` they are settled.
+        """
+        todo = np.flatnonzero(~np.asarray(self.done)).tolist()
+        if len(todo) < len(self.done):
+            log.info("%s: continuing, %d of %d images are done", title, len(self.done) - len(todo), len(self.done))
+        with Progress(title, len(self.done), "images", start=len(self.done) - len(todo)) as progress:
+            for start in range(0, len(todo), _TOGETHER):
+                for i in (together := todo[start : start + _TOGETHER]):
+                    yield i
+                    progress.advance()
+                self._settle(together)
 
     def finish(self) -> None:
         """Remove what only a stopped run needs; the arrays stay readable."""

@@ -49,7 +49,7 @@ IMPORTING = 20.0
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 MODULES = (
     "start", "look", "cuts", "studies", "settings", "training", "clusters", "backbones", "results", "analysis",
-    "datasets", "models", "machine",
+    "datasets", "models", "machine", "reproduce",
 )  # fmt: skip
 """Of this package, in the order in which help lists their commands."""
 

@@ -29,6 +29,7 @@ from eval.labelled import NamedImages, places
 from eval.rows import hits_row, row_like
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
+from eval.tokencut.heads import HeadBoxes
 from eval.tokencut.overlays import overlay
 from eval.tokencut.positions import take_out_positions
 from eval.tokencut.results import CutResults
@@ -56,9 +57,10 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     block tied seeds would give different boxes, for each block ``vectors_block{b}.npy`` float16 (eigenvectors divided
     by their largest absolute value, NaN without a cut) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and
     with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The boxes of another are
-    in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens
-    cannot be cut: its box is all of it. With ``positions`` mean or mean_kept ``positions.json`` has what part of the
-    variance lay between positions, and of how many images each grid's means are.
+    in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``; of Object-DINO, which reads all
+    blocks at once, in ``boxes_object_dino.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
+    With ``positions`` mean or mean_kept ``positions.json`` has what part of the variance lay between positions, and of
+    how many images each grid's means are.
 
     Features are a store, or windows (:class:`dinoskip.features.FeatureWindows`), whose images are cut as they are
     computed: the same call in the same ``out`` continues after the last whole window.
@@ -87,6 +89,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
             recorded.append(hits_row(row, [is_hit(*pair) for pair in zip(boxes[label], truth, strict=True)]))
         if number:
             write_json(given.out / name, _by_image(store.ids, boxes))
+    if config.object_dino is not None:
+        recorded.append(_by_heads(given, config, store, [dataset.path(i) for i in place], truth))
     _warn_of_degenerate([record.row for record in recorded])
     _write(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
@@ -94,6 +98,24 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     recorded += _baseline_rows(recorded[0].row, store, dataset, place, truth, config, given.workers)
     results.files.finish()
     return write_recorded_rows(given.out, store.ids, recorded)
+
+
+def _by_heads(
+    given: TaskInputs, config: TokenCutConfig, store: FeatureSet, paths: Sequence[Path], truth: Sequence[np.ndarray]
+) -> RecordedRow:
+    """The row of Object-DINO, whose boxes are of all blocks together."""
+    assert config.object_dino is not None
+    if given.backbone is None:
+        raise ConfigError(
+            "object_dino reads queries, keys and values of all blocks, which these features do not have",
+            "evaluate the network itself",
+        )
+    found = HeadBoxes(store, given.backbone, config.object_dino, config.eps, given.out)
+    found.find(paths)
+    row = found.row(row_like(given, "tokencut", "CorLoc"))
+    recorded = hits_row(row, [is_hit(*pair) for pair in zip(found.boxes.tolist(), truth, strict=True)])
+    found.write(given.out / "boxes_object_dino.json")
+    return recorded
 
 
 def _baseline_rows(

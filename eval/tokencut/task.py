@@ -43,7 +43,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"store": section.split},
     features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
     reads_images=lambda section: section.overlays > 0,
-    needs_network=lambda section: section.positions == "insid3",
+    needs_network=lambda section: section.positions == "insid3" or section.object_dino is not None,
     study_settings=("multiscale",),
     evaluate=lambda given: tokencut.evaluate(given),
     headline=TaskMetric("CorLoc", order=1),

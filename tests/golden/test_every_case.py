@@ -14,6 +14,7 @@ COUNTS = [
     ("dense", "jf", 0), ("dense", "pck", 0), ("next", "readpoint", 7), ("miou", None, 0),
     ("meaning", "areas", 0), ("meaning", "cells", 0),
     ("meaning", "degenerate", 0), ("meaning", "posremove", 0), ("meaning", "readings", 4),
+    ("meaning", "object_dino", 8),
 ]  # fmt: skip
 """Folder, task, and how many cases, 0 for some."""
 

@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted(
-        page for folder in ("", "concepts", "results", "plugins") for page in (ROOT / "docs" / folder).glob("*.md")
+        page
+        for room in ("", "concepts", "decisions", "plugins", "results")
+        for page in (ROOT / "docs" / room).glob("*.md")
     ),
 ]
 SOURCES = [
@@ -41,6 +43,7 @@ FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
 MADE = {
     "docs/extending.md": f"sizes|dinoskip.({'|'.join(GROUPS)})$",
     "dinoskip/plugins.py": f"dinoskip.({'|'.join(GROUPS)})$",
+    "docs/decisions/plugins.md": f"dinoskip.({'|'.join(GROUPS)})$",
     "docs/report.md": "docs/results/study",
 }
 

@@ -16,6 +16,7 @@ import eval.tokencut.evaluation
 import eval.tokencut.store
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
+from dinoskip.features.transform import Normalise
 from dinoskip.io.images import read_image
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.results.records import read_records
@@ -25,7 +26,10 @@ from dinoskip.runtime.arithmetic import kernels
 from eval.discovery import is_hit
 from eval.pixels import pixel_tokens
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
+from eval.tokencut.config import ObjectDinoConfig
+from eval.tokencut.heads import HeadBoxes
 from eval.tokencut.lost import lost
+from eval.tokencut.object_dino import object_dino
 from tests.helpers.folders import contents
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
@@ -366,3 +370,41 @@ def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureSt
     shares = [np.mean([getattr(cut, name) for cut in cuts]) for name in ("degenerate", "complete", "ambiguous")]
     assert [rows[-2].degenerate, rows[-2].complete, rows[-2].ambiguous] == shares
     assert rows[-2].token_cosine is None
+
+
+def test_object_dino_stands_beside_tokencut(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, network = TokenCutConfig(object_dino=ObjectDinoConfig(clusters=3)), tiny_vit(8)
+    with pytest.raises(ConfigError):
+        evaluate(store, dataset, tmp_path / "none", config, {})
+    evaluate(store, dataset, tmp_path / "whole", config, {}, backbone=network)
+    (row,) = (row for row in read_rows(tmp_path / "whole" / "rows.json") if row.protocol.startswith("object_dino"))
+    assert (row.block, row.facet, row.norm) == ("1+2", "query+key+value", "none")
+    assert row.protocol == "object_dino tau=0.2 clusters=3"
+    boxes = json.loads((tmp_path / "whole" / "boxes_object_dino.json").read_text())
+    image = torch.from_numpy(read_image(dataset.path(1))).permute(2, 0, 1)
+    rows, columns = store.grid(1)
+    pixels = Normalise(network.mean, network.std, network.device, network.dtype)([image], 8 * rows, 8 * columns)
+    layers = network.layers(pixels, [1, 2], ["query", "key", "value"])
+    parts = [
+        torch.stack([layers[facet][block].tokens[0].unflatten(1, (network.num_heads, -1)) for block in (1, 2)])
+        for facet in ("query", "key", "value")
+    ]
+    found = object_dino(*(part.transpose(1, 2) for part in parts), store.grid(1), config.object_dino)
+    assert boxes["a"]["1+2"] == list(to_pixels(found.cut.box, 8, SIZES[1]))
+    original, calls = HeadBoxes._find, []
+
+    def stops(self: HeadBoxes, i: int, path: Path) -> None:
+        calls.append(i)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        original(self, i, path)
+
+    monkeypatch.setattr(eval.resumed, "_TOGETHER", 1)
+    monkeypatch.setattr(HeadBoxes, "_find", stops)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(store, dataset, tmp_path / "stopped", config, {}, backbone=network)
+    evaluate(store, dataset, tmp_path / "stopped", config, {}, backbone=network)
+    assert calls == [0, 1, 2, 2, 3]
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
