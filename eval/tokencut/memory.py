@@ -1,7 +1,7 @@
 """What the graph of one image takes of memory: the rule that cuts follow, and that plans state (neither needs torch).
 
-N tokens have N² pairs. Up to :data:`LARGEST_DENSE` tokens a graph is a matrix of float64. Beyond, no array of N² numbers
-exists: similarities are made in tiles of :data:`TILE` x :data:`TILE`, of which one bit a pair is kept
+N tokens have N² pairs. Up to :data:`LARGEST_DENSE` tokens a graph is a matrix of float64. Beyond, no matrix of N x N
+numbers exists: similarities are made in tiles of :data:`TILE` x :data:`TILE`, of which one bit a pair is kept
 (:mod:`eval.tokencut.tiles`) while that fits in the share of memory that graphs may take
 (:func:`dinoskip.runtime.memory.memory_share`); in larger graphs, and on a GPU, every product makes them again.
 """

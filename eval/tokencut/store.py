@@ -113,8 +113,8 @@ def each_graph(
     """Yield what ``work`` makes of every image of at least 3 tokens at every group of blocks, with which it is.
 
     ``work`` gets items of one number of tokens and of blocks together: one at a time on a CPU, from ``workers`` threads
-    (0: one a core; fewer where the share of memory holds fewer of the largest image,
-    :func:`eval.tokencut.memory.images_at_once`) and group by group in store order; as many as it takes at once on a GPU.
+    (0: one a core) and group by group in store order; as many as it takes at once on a GPU. Threads are fewer where the
+    share of memory holds fewer of the largest image (:func:`eval.tokencut.memory.images_at_once`).
     """
     large = [i for i in range(len(store)) if math.prod(store.grid(i)) >= LEAST_TOKENS]
     items = [ImageAtBlocks(blocks, i) for blocks in groups for i in large]

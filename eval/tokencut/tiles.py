@@ -1,10 +1,10 @@
 """Affinity graphs of so many tokens that no matrix of them is made: similarities come in tiles, edges as bits.
 
 Every tile of the upper triangle is one product of normalised rows, and stands for its mirror too, so that edges are
-symmetric to the bit. On a CPU a binary graph keeps one bit an edge, packed by eights of rows; a product with a vector
-looks up, for each eight, the sum of the vector's values that the byte of a column stands for ("four Russians": Arlazarov
-et al., 1970), which reads a 64th of what the dense matrix has. Where not even the bits fit, in weighted graphs and on a
-GPU, every product makes the tiles again.
+symmetric to the bit. On a CPU a binary graph keeps one bit an edge, packed by eights of rows. A product with a vector
+looks up, for each eight, the sum of the vector's values that the byte of a column stands for (the method of four
+Russians, Arlazarov et al., 1970), and so reads a 64th of what the dense matrix has. Where not even the bits fit, in
+weighted graphs and on a GPU, every product makes the tiles again.
 """
 
 from __future__ import annotations
