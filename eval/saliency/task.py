@@ -8,6 +8,7 @@ from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
+from eval.tokencut.memory import peak_bytes
 
 
 class SaliencySection(SaliencyConfig):
@@ -41,6 +42,7 @@ TASK = EvaluationTask(
     pictures="maps",
     hub="image-segmentation",
     pairwise=True,
+    memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
     version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),

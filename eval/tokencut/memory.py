@@ -55,3 +55,8 @@ def images_at_once(tokens: int, channels: int, workers: int = 0, share: int | No
 def peak_bytes(tokens: int, channels: int, workers: int = 0) -> int:
     """Peak bytes on this machine of cutting images of at most so many tokens, as many at once as it does."""
     return images_at_once(tokens, channels, workers) * graph_bytes(tokens, channels)
+
+
+def drawn_bytes(channels: int) -> int:
+    """Peak bytes of the cuts of a page, one image after the other, of at most :data:`LARGEST_DRAWN` tokens."""
+    return max(graph_bytes(tokens, channels) for tokens in (LARGEST_DENSE, LARGEST_DRAWN))
