@@ -29,7 +29,7 @@ from eval.tokencut.memory import LARGEST_DENSE
 from eval.tokencut.tiles import LargeEdges, Tiles
 
 F64 = NDArray[np.float64]
-Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU
+Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU; the edges of large graphs are LargeEdges
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
 ISOLATED = 2.0**53  # the code of isolated tokens: no sum is as large
 GOLDEN = 0.6180339887498949  # multiples of the golden section, modulo 1, lie far apart: a number for every degree
@@ -61,7 +61,7 @@ class Graphs:
     whose features are finite. What the host must know of a batch is in ``facts``: a GPU is waited for once.
     """
 
-    edges: Array | LargeEdges
+    edges: Array
     weight: float
     floor: float
     degree: Array
@@ -146,7 +146,7 @@ def array_like(array: NDArray[Any], other: Array) -> Array:
     return torch.from_numpy(array).to(other.device, non_blocking=True) if isinstance(other, Tensor) else array
 
 
-def symmetric_product(matrices: Array | LargeEdges, vectors: Array, scale: float = 1.0) -> Array:
+def symmetric_product(matrices: Array, vectors: Array, scale: float = 1.0) -> Array:
     """Return ``scale`` times symmetric matrices (B, n, n) times vectors (B, n), float64. Sums of integers are exact.
 
     On a CPU by BLAS's ``dsymv``, which reads one triangle and so takes half the time of a general product.

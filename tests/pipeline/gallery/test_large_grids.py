@@ -54,5 +54,5 @@ def test_a_look_leaves_out_what_is_too_fine(
     (gallery,) = (tmp_path / "look").rglob("stages/gallery/**/index.html")
     page = gallery.read_text()
     assert "block 1 left out" in page
-    assert "2 px a cell" not in page
-    assert "32 px a cell" in page
+    assert ", 2 px a cell" not in page
+    assert ", 32 px a cell" in page
