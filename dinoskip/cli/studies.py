@@ -27,8 +27,9 @@ from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
-from dinoskip.runtime.console import duration, log, say
+from dinoskip.runtime.console import duration, human_bytes, log, say
 from dinoskip.runtime.environment import machine
+from dinoskip.runtime.memory import usable_memory
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -120,12 +121,40 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
     steps = [step for step in runner.plan() if step.node.id in chosen]
+    memory = runner.memory()
     if as_json:
-        print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
+        print_json(
+            [
+                {
+                    "node": step.node.id, "stage": step.node.stage, "state": step.state, "reason": step.reason,
+                    "memory": memory.get(step.node.id),
+                }
+                for step in steps
+            ]
+        )  # fmt: skip
     else:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
         runner.progress(chosen)
+    waiting = [step.node.id for step in steps if step.state != "cached"]
+    _say_memory({node: memory[node] for node in waiting if node in memory})
     graph.refuse_damaged(steps, chosen)
+
+
+def _say_memory(memory: Mapping[str, float]) -> None:
+    """Say which of the stages that would run takes the most for graphs and windows, and warn of those that do not fit.
+
+    ``memory`` are peak bytes by node, of this machine.
+    """
+    if not memory:
+        return
+    usable, largest = usable_memory(), max(memory, key=memory.__getitem__)
+    log.info("memory beside networks: at most %s, %s", human_bytes(memory[largest]), largest)
+    for node, needed in memory.items():
+        if needed > usable:
+            log.warning(
+                "%s needs about %s of memory, %s can be had here: use smaller images or a lower storage.window",
+                node, human_bytes(needed), human_bytes(usable),
+            )  # fmt: skip
 
 
 def run(args: Args) -> int:

@@ -41,6 +41,7 @@ class Runner:
         workers: int = 0,
         storage: StorageRules | None = None,
         works: Callable[[], Mapping[str, Work]] = dict,
+        memory: Callable[[], Mapping[str, float]] = dict,
         results: Path | None = None,
         accepted: Sequence[str] = (),
         retrain: bool = False,
@@ -48,11 +49,13 @@ class Runner:
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
+        ``memory`` gives the peak bytes of what nodes bound, of those that bound anything, for plans to say.
+
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
         doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
         finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written.
         """
-        self.study, self.works, self.results = study, works, results or study
+        self.study, self.works, self.memory, self.results = study, works, memory, results or study
         self.artifacts = Artifacts(study)
         trainings = {name for name, stage in stages.items() if stage.trains}
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages), trainings=trainings, retrain=retrain)

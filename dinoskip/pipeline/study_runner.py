@@ -9,7 +9,7 @@ from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import leaks, meaning
-from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline.estimate.costs import costs, peak_memory
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.progress import Work
@@ -74,6 +74,12 @@ def runner_of(
         except (ConfigError, DataError):  # said by the stage that reads it, which others do not need
             return {}
 
+    def memory() -> dict[str, float]:
+        try:
+            return peak_memory(StudyImages(study), study, variants, nodes)
+        except (ConfigError, DataError):  # as above
+            return {}
+
     return Runner(
         study.directory,
         nodes,
@@ -82,6 +88,7 @@ def runner_of(
         workers=workers,
         storage=study.storage_rules,
         works=works,
+        memory=memory,
         results=study.results,
         accepted=accepted,
         retrain=retrain,

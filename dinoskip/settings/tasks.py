@@ -158,6 +158,10 @@ def _asks_nothing(*_: Any) -> Iterator[tuple[str, str, str]]:
     yield from ()
 
 
+def _no_memory(*_: Any) -> int:
+    return 0
+
+
 def _no_problems(*_: Any) -> Iterator[tuple[str, str]]:
     yield from ()
 
@@ -198,6 +202,8 @@ class EvaluationTask:
         look: settings of its section with which ``look`` measures photographs quickly; None: it does not.
         pairwise: whether every token of an image is compared with every other.
         disk_per_token: bytes that it leaves on disk of a token at a block.
+        memory: peak bytes of its work on a CPU, by its settings, the tokens of an image and their channels: the rule
+            that bounds them; 0 where they do not grow with pairs of tokens.
         version: part of the key of its results: raised when code changes them.
         resumes: whether it goes on in what a killed run has left.
         not_in_key: settings that say what is read, which its key has as inputs.
@@ -232,6 +238,7 @@ class EvaluationTask:
     look: Mapping[str, Any] | None = None
     pairwise: bool = False
     disk_per_token: int = 0
+    memory: Callable[[Any, int, int], int] = _no_memory
     version: int = 1
     resumes: bool = False
     not_in_key: Collection[str] = ("datasets", "facet")

@@ -39,6 +39,7 @@ from eval.probe import load_heads, predict
 from eval.tokencut import TokenCutConfig, to_pixels
 from eval.tokencut.cut import cut
 from eval.tokencut.graph import centred, normalise, similarities
+from eval.tokencut.memory import LARGEST_DRAWN
 from eval.tokencut.positions import collect, open_removal
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
@@ -112,9 +113,25 @@ def _shown(task: Task) -> _Shown:
 def _large(shown: _Shown, multiple: int) -> _Shown:
     """The images that are no smaller than a patch; all, where none is, for the error to say so."""
     kept = [index for index in range(len(shown)) if min(image_size(shown.path(index))) >= multiple]
-    if not kept or len(kept) == len(shown):
+    return _only(shown, kept or range(len(shown)))
+
+
+def _only(shown: _Shown, kept: Sequence[int]) -> _Shown:
+    """The images ``kept``, as far as exports need them."""
+    if len(kept) == len(shown):
         return shown
     return replace(shown, ids=tuple(shown.ids[i] for i in kept), paths=tuple(shown.paths[i] for i in kept))
+
+
+def _cuttable(shown: _Shown, backbone: Backbone) -> _Shown:
+    """The images of at most :data:`LARGEST_DRAWN` tokens in their own size."""
+    native = Transform(mode="native")
+
+    def tokens(index: int) -> int:
+        return math.prod(native.padded_size(*image_size(shown.path(index)), backbone.size_multiple)) // area
+
+    area = backbone.patch_size**2
+    return _only(shown, [index for index in range(len(shown)) if tokens(index) <= LARGEST_DRAWN])
 
 
 def _readable(images: ImageFolder, count: int) -> ImageFolder:
@@ -195,25 +212,51 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     return maps_of
 
 
-def _columns(task: Task, model: ShownModel, shown: _Shown, scratch: Path) -> list[GalleryModel]:
-    """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
+def _columns(task: Task, model: ShownModel, shown: _Shown, typical: float, scratch: Path) -> list[GalleryModel]:
+    """The columns of a network: one, or one for the levels of each grid where levels have grids of their own.
+
+    Levels of more than :data:`LARGEST_DRAWN` tokens on images whose sides are ``typical`` have none.
+    """
     label, asked = model.label, model.blocks
     weights = task.inputs.get(f"weights:{label}")
     whole: Backbone = open_backbone(model.backbone, weights, task.device, task.settings.precision)
+    parts = [
+        (backbone, blocks)
+        for backbone in whole.parts
+        if (blocks := [block for block in backbone.numbers if isinstance(asked, str) or block in asked])
+    ]
+    cells = [_cells(task.settings, backbone, typical) for backbone, _ in parts]
+    drawn = [number for number, count in enumerate(cells) if count <= LARGEST_DRAWN]
+    drawn = drawn or [int(np.argmin(cells))]  # the coarsest, of smaller images (_side)
+    notes = [
+        f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, blocks))} left out: {cells[number]:,} cells of "
+        f"{backbone.patch_size} pixels in an image, above {LARGEST_DRAWN:,}"
+        for number, (backbone, blocks) in enumerate(parts)
+        if number not in drawn
+    ]
     columns = []
-    for number, backbone in enumerate(whole.parts):
-        blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]
-        if not blocks:
-            continue
+    for number in drawn:
+        backbone, blocks = parts[number]
         name = label if len(whole.parts) == 1 else f"{label}, {backbone.patch_size} px a cell"
-        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number)))
+        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number), notes))
+        notes = []  # one of the network's captions is enough
     return columns
 
 
 def _column(
-    task: Task, label: str, name: str, backbone: Backbone, blocks: list[int], shown: _Shown, scratch: Path
+    task: Task,
+    label: str,
+    name: str,
+    backbone: Backbone,
+    blocks: list[int],
+    shown: _Shown,
+    scratch: Path,
+    notes: Sequence[str],
 ) -> GalleryModel:
-    """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks."""
+    """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks.
+
+    ``notes`` are what its caption says beside, as of images whose graphs are too large to cut here.
+    """
     settings: GallerySettings = task.settings
     (read,), (facet,) = (backbone.read_at((asked,)) for asked in (settings.read, settings.facet))
     norm, of_cuts = (usual_norm(read_point, settings.norm) for read_point in (read, facet))
@@ -221,7 +264,17 @@ def _column(
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     skips = dataset_of(task)[0].skip_broken
     whole = _large(shown, backbone.size_multiple) if skips else shown
-    keys = export(backbone, whole, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+    cuttable = _cuttable(whole, backbone)
+    notes = list(notes)
+    if too_large := len(whole) - len(cuttable):
+        images = f"{too_large} of {len(whole)} images"
+        notes.append(f"TokenCut of {images} left out: above {LARGEST_DRAWN:,} cells at their own size")
+    for note in notes:
+        log.warning("gallery, %s: %s", name, note)
+    discoveries: ByBlock = {}
+    if len(cuttable):
+        keys = export(backbone, cuttable, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+        discoveries = _discoveries(keys, settings.cut, backbone)
     inputs = {
         role.partition(":")[0]: part_folder(path, blocks)
         for role, path in task.inputs.items()
@@ -232,7 +285,7 @@ def _column(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=_discoveries(keys, settings.cut, backbone),
+        discoveries=discoveries,
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)
@@ -242,21 +295,37 @@ def _column(
         surfaces=surface_maps(task, label, shown.ids, blocks),
         strips=strip_maps(task, label, blocks),
         rows=rows,
-        description=_described(backbone, square, (read, norm), facet, settings.cut.positions),
+        description="; ".join([_described(backbone, square, (read, norm), facet, settings.cut.positions), *notes]),
     )
 
 
 def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
     """Pixels of the square that is shown: as set, else about 32 patches a side.
 
-    No more pixels than the images have, and no fewer than the probe's, in whole patches.
+    No more pixels than the images have, and no fewer than the probe's, in whole patches; but of at most
+    :data:`LARGEST_DRAWN` cells.
     """
+    multiple = backbone.size_multiple
+    most = math.isqrt(LARGEST_DRAWN) * backbone.patch_size // multiple * multiple
+    return min(_wanted_side(settings, backbone, _typical_side(shown)), max(most, multiple))
+
+
+def _typical_side(shown: _Shown) -> float:
+    """The median, over images, of the side in pixels of a square of their area."""
+    return float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
+
+
+def _wanted_side(settings: GallerySettings, backbone: Backbone, typical: float) -> int:
+    """:func:`_side` without a bound of cells, of images whose sides are ``typical``."""
     if settings.section.size is not None:
         return settings.section.size
-    multiple = backbone.size_multiple
-    typical = float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
     side = max(settings.least, min(_PATCHES * backbone.patch_size, typical, _LARGEST))
-    return whole_patches(round(side), multiple)
+    return whole_patches(round(side), backbone.size_multiple)
+
+
+def _cells(settings: GallerySettings, backbone: Backbone, typical: float) -> int:
+    """Cells of the square that would be shown of images whose sides are ``typical``."""
+    return (_wanted_side(settings, backbone, typical) // backbone.patch_size) ** 2
 
 
 def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str, positions: str) -> str:
@@ -288,8 +357,9 @@ def write_gallery(task: Task) -> None:
     chosen_images(shown.ids, section.similarity, "gallery.similarity")
     chosen_images(pages[0].ids, section.sheet, "gallery.sheet")
     kept: list[_PageSummary] = []
+    typical = _typical_side(shown)
     for number, page in enumerate(pages):
-        kept.append(_make_page(task, page, number, len(pages), kept[0].bases if kept else None))
+        kept.append(_make_page(task, page, number, len(pages), typical, kept[0].bases if kept else None))
     first, sizes = kept[0], [len(page) for page in pages]
     models = {
         name: _joined([summary.roughness[place] for summary in kept], sizes) for place, name in enumerate(first.names)
@@ -308,7 +378,7 @@ class _PageSummary:
 
 
 def _make_page(
-    task: Task, page: _Shown, number: int, pages: int, bases: list[dict[int, PcaBasis]] | None
+    task: Task, page: _Shown, number: int, pages: int, typical: float, bases: list[dict[int, PcaBasis]] | None
 ) -> _PageSummary:
     """Compute and write one page, in the colours of ``bases``; whatever else it needed is freed with this frame."""
     settings: GallerySettings = task.settings
@@ -316,7 +386,7 @@ def _make_page(
         columns = [
             (model.label, column)
             for place, model in enumerate(settings.models)
-            for column in _columns(task, model, page, Path(scratch) / str(place))
+            for column in _columns(task, model, page, typical, Path(scratch) / str(place))
         ]
         names, stores = [column.name for _, column in columns], [column.store for _, column in columns]
         views = pca_views(stores, page.ids, bases)

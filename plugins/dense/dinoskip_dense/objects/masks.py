@@ -18,6 +18,7 @@ from torch import Tensor
 from eval.tokencut.cut import Grid, as_float32, check_tokens, component_of
 from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
+from eval.tokencut.tiles import Tiles
 
 OVERLAP, LEAST_AREA = 0.5, 0.01  # IoU with the mask before above which, share of tokens up to which it is emptied
 CORNERS = 3  # corners of the grid in a foreground that must be the background
@@ -73,9 +74,9 @@ def maskcut(
 
 
 def cut_masks(
-    similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, rounds: int
+    similarity: Tensor | Tiles, grids: Sequence[Grid], tau: float, eps: float, rounds: int
 ) -> list[list[MaskCutRound]]:
-    """Cut images of one number of tokens n by their similarities, float32 (B, n, n), which are changed.
+    """Cut images of one number of tokens n by their similarities, float32 (B, n, n); a tensor is changed.
 
     Features of tokens that are in a mask become zero, so that nothing is similar to them, not even they to themselves.
     A round that masks nothing leaves the graph as it is: the next one has the same cut, and is not computed again.
@@ -85,8 +86,7 @@ def cut_masks(
     todo = list(range(len(grids)))
     for number in range(rounds):
         if todo:
-            which = torch.tensor(todo, device=similarity.device)
-            affinity = similarity if len(todo) == len(grids) else similarity[which]
+            affinity = similarity if len(todo) == len(grids) else _of_images(similarity, todo)
             vectors |= dict(zip(todo, cut_vectors(build_graphs(affinity, tau, eps)), strict=True))
         todo = []
         for i, grid in enumerate(grids):
@@ -94,9 +94,23 @@ def cut_masks(
             cuts[i].append(cut)
             if cut.mask.any() and number + 1 < rounds:
                 todo.append(i)
-                masked = torch.from_numpy(cut.mask.ravel()).to(similarity.device, non_blocking=True)
-                similarity[i].masked_fill_(masked[:, None] | masked[None], 0.0)
+                similarity = _without_tokens(similarity, i, cut.mask.ravel())
     return cuts
+
+
+def _of_images(similarity: Tensor | Tiles, images: Sequence[int]) -> Tensor | Tiles:
+    if isinstance(similarity, Tiles):
+        return similarity.take(images)
+    return similarity[torch.tensor(images, device=similarity.device)]
+
+
+def _without_tokens(similarity: Tensor | Tiles, image: int, tokens: NDArray[np.bool_]) -> Tensor | Tiles:
+    """Return similarities where those of ``tokens`` (n,) of an image are 0, even to themselves; a tensor is changed."""
+    if isinstance(similarity, Tiles):
+        return similarity.without(image, tokens)
+    masked = torch.from_numpy(tokens).to(similarity.device, non_blocking=True)
+    similarity[image].masked_fill_(masked[:, None] | masked[None], 0.0)
+    return similarity
 
 
 def _round(vector: CutVector, grid: Grid, before: Sequence[MaskCutRound]) -> MaskCutRound:

@@ -11,6 +11,7 @@ from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from dinoskip_dense import objects
 from dinoskip_dense.objects.config import ObjectsConfig
+from eval.tokencut.memory import peak_bytes
 
 
 class ObjectsSection(ObjectsConfig):
@@ -53,6 +54,7 @@ TASK = EvaluationTask(
     pictures="maps",
     hub="object-detection",
     pairwise=True,
+    memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
     version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),

@@ -8,6 +8,7 @@ from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from dinoskip_dense import saliency
 from dinoskip_dense.saliency.config import SaliencyConfig
+from eval.tokencut.memory import peak_bytes
 
 
 class SaliencySection(SaliencyConfig):
@@ -42,6 +43,7 @@ TASK = EvaluationTask(
     pictures="maps",
     hub="image-segmentation",
     pairwise=True,
+    memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
     version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),
