@@ -18,7 +18,7 @@ from dinoskip.data.recognise.words import split_of
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.coco_json import images_below
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, ListedImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
 from dinoskip.data.tool_outlines import BoxRuns, bounds_of_points
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import confined, open_regular
@@ -28,7 +28,7 @@ _DEEPEST = 64  # nested elements; CVAT's have eight
 
 
 @dataclass
-class Picture:
+class CvatImage:
     """An image of the XML: its name, its subset, and its shapes with the size that it states."""
 
     name: str
@@ -40,7 +40,7 @@ class Picture:
 class CvatFile:
     """What an XML of CVAT holds; ``labels`` in the order of the task, or by name where it lists none."""
 
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[CvatImage] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
 
 
@@ -60,7 +60,7 @@ class _Reader:
         if name == "image":
             self.shapes = []
             size = int(given["height"]), int(given["width"])
-            self.found.pictures.append(Picture(given["name"], given.get("subset", ""), Drawn(self.shapes, size)))
+            self.found.pictures.append(CvatImage(given["name"], given.get("subset", ""), Drawn(self.shapes, size)))
         elif self.above and self.above[-1] == "image" and name in _SHAPES:
             where = f"{self.path}: {self.found.pictures[-1].name}: object {len(self.shapes) + 1}"
             self.shapes.append(_SHAPES[name](given["label"], given, where))
@@ -200,7 +200,7 @@ def _places(root: Path) -> dict[str, str | None]:
     return places
 
 
-def _listed(root: Path, path: Path, one: Picture, places: dict[str, str | None]) -> ListedImage:
+def _listed(root: Path, path: Path, one: CvatImage, places: dict[str, str | None]) -> DrawnImage:
     confined(root, one.name, path)
     ends = (f"images/{one.subset}/{one.name}", f"{one.subset}/{one.name}", one.name) if one.subset else (one.name,)
     name = next((places[end] for end in ends if places.get(end)), None)
@@ -208,4 +208,4 @@ def _listed(root: Path, path: Path, one: Picture, places: dict[str, str | None])
         raise DataError(
             f"{path}: image {one.name} may be one of several below {root}", "give the folder of one of them"
         )
-    return ListedImage(name or one.name, root / (name or one.name), one.drawn)
+    return DrawnImage(name or one.name, root / (name or one.name), one.drawn)

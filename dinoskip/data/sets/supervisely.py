@@ -16,7 +16,7 @@ from dinoskip.data.recognise.words import split_of
 from dinoskip.data.schema import real_numbers, violated
 from dinoskip.data.sets.coco_json import images_below
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, ListedImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
 from dinoskip.data.tool_outlines import Holed, Picture, bounds_of_points, unpacked_picture
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import read_regular
@@ -117,7 +117,7 @@ class SuperviselyConfig(DatasetKind):
                     path = place / "ann" / f"{name.rpartition('.')[0]}.json"
                 image = place / "img" / name
                 if path.is_file():
-                    found.append(ListedImage(image.relative_to(root).as_posix(), image, path))
+                    found.append(DrawnImage(image.relative_to(root).as_posix(), image, path))
                 elif faults is None:
                     raise DataError(f"{image}: has no annotation in {place / 'ann'}")
                 else:

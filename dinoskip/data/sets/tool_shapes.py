@@ -146,7 +146,7 @@ def _rectangle(bbox: Bounds) -> list[list[float]]:
     return [[x, y, x + width, y, x + width, y + height, x, y + height]]
 
 
-class ListedImage(NamedTuple):
+class DrawnImage(NamedTuple):
     """An image of a split: its id, its file, and the key of its shapes, None where it has none."""
 
     id: str
@@ -157,7 +157,7 @@ class ListedImage(NamedTuple):
 def tool_set(
     name: str,
     split: str,
-    images: Iterable[ListedImage],
+    images: Iterable[DrawnImage],
     classes: Sequence[str],
     read: Reader,
     annotations: Sequence[Path],

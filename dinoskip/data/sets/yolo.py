@@ -17,7 +17,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_folder, list_images, read_text
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, ListedImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
 from dinoskip.data.splits import split_path
 from dinoskip.data.tool_outlines import bounds_of_points
 from dinoskip.errors import ConfigError, DataError
@@ -142,7 +142,7 @@ class YoloConfig(DatasetKind):
         if not labels.is_dir():
             raise DataError(f"{labels}: no such folder: expected a text for each image")
         texts = {name for name in list_folder(labels).others if name.endswith(".txt") and name not in LISTS}
-        found = [ListedImage(name, images / name, _key(labels, texts, name)) for name in listed]
+        found = [DrawnImage(name, images / name, _key(labels, texts, name)) for name in listed]
         lone = sorted(texts - {f"{name.rpartition('.')[0]}.txt" for name in listed})
         if lone and faults is None:
             raise DataError(f"{labels / lone[0]}: these labels have no image in {images} ({len(lone)} have none)")
