@@ -18,7 +18,7 @@ from dinoskip.data.recognise.words import split_of
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.coco_json import images_below
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import DrawnImage, Shape, ShapesOfImage, tool_set
 from dinoskip.data.tool_outlines import BoxRuns, bounds_of_points
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import confined, open_regular
@@ -33,7 +33,7 @@ class CvatImage:
 
     name: str
     subset: str
-    drawn: Drawn
+    drawn: ShapesOfImage
 
 
 @dataclass
@@ -60,7 +60,9 @@ class _Reader:
         if name == "image":
             self.shapes = []
             size = int(given["height"]), int(given["width"])
-            self.found.pictures.append(CvatImage(given["name"], given.get("subset", ""), Drawn(self.shapes, size)))
+            self.found.pictures.append(
+                CvatImage(given["name"], given.get("subset", ""), ShapesOfImage(self.shapes, size))
+            )
         elif self.above and self.above[-1] == "image" and name in _SHAPES:
             where = f"{self.path}: {self.found.pictures[-1].name}: object {len(self.shapes) + 1}"
             self.shapes.append(_SHAPES[name](given["label"], given, where))
@@ -149,7 +151,7 @@ def read_cvat(path: Path) -> CvatFile:
     return reader.found
 
 
-def as_read(drawn: Drawn, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> Drawn:
+def as_read(drawn: ShapesOfImage, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> ShapesOfImage:
     """Return the shapes of an image, which were read with the XML."""
     return drawn
 

@@ -16,7 +16,7 @@ from dinoskip.data.recognise.words import split_of
 from dinoskip.data.schema import real_numbers, violated
 from dinoskip.data.sets.coco_json import images_below
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import DrawnImage, Shape, ShapesOfImage, tool_set
 from dinoskip.data.tool_outlines import Holed, Picture, bounds_of_points, unpacked_picture
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import read_regular
@@ -44,7 +44,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return tuple(map(str, titles))
 
 
-def read_shapes(path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> Drawn:
+def read_shapes(path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> ShapesOfImage:
     """Read the rectangles, polygons and bitmaps of an image; :class:`DataError` naming the first that is none."""
     content = _json(path, "annotation of Supervisely")
     size, objects = content.get("size"), content.get("objects", [])
@@ -52,7 +52,7 @@ def read_shapes(path: Path, names: Sequence[str], frame: Callable[[], tuple[int,
         raise violated(path, "objects is no list")
     shapes = [_shape(one, f"{path}: object {number}") for number, one in enumerate(objects, 1)]
     stated = (size.get("height"), size.get("width")) if isinstance(size, dict) else None
-    return Drawn([shape for shape in shapes if shape is not None], stated)
+    return ShapesOfImage([shape for shape in shapes if shape is not None], stated)
 
 
 def _shape(given: Any, where: str) -> Shape | None:

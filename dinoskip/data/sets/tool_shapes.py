@@ -29,14 +29,14 @@ class Shape(NamedTuple):
     outline: Any = None
 
 
-class Drawn(NamedTuple):
+class ShapesOfImage(NamedTuple):
     """The objects of an image, and the (height, width) that its annotation states, if it states one."""
 
     shapes: Sequence[Shape]
     size: Size | None = None
 
 
-Reader = Callable[[Any, tuple[str, ...], Callable[[], tuple[int, int]]], Drawn]
+Reader = Callable[[Any, tuple[str, ...], Callable[[], tuple[int, int]]], ShapesOfImage]
 """Reads the shapes of one image: of its key (a file of labels, or what one was read as), the classes, and what gives
 the (height, width) of the image in the frame that labels are of."""
 
@@ -60,11 +60,11 @@ class ToolDetection(DetectionDataset):
         key = self.keys[index]
         return str(key) if isinstance(key, Path) else f"{self.annotation_paths[0]}: image {self.ids[index]}"
 
-    def drawn(self, index: int) -> Drawn:
+    def drawn(self, index: int) -> ShapesOfImage:
         """Return the shapes of image ``index`` as drawn; :class:`DataError` naming what is wrong with them."""
         assert self.read is not None
         if self.keys[index] is None:
-            return Drawn(())
+            return ShapesOfImage(())
         drawn = self.read(self.keys[index], self.class_names, lambda: self._unstated(index))
         for number, shape in enumerate(drawn.shapes, 1):
             x, y, width, height = shape.bbox

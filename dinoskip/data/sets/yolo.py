@@ -17,7 +17,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_folder, list_images, read_text
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.tool_shapes import Drawn, DrawnImage, Shape, tool_set
+from dinoskip.data.sets.tool_shapes import DrawnImage, Shape, ShapesOfImage, tool_set
 from dinoskip.data.splits import split_path
 from dinoskip.data.tool_outlines import bounds_of_points
 from dinoskip.errors import ConfigError, DataError
@@ -64,14 +64,14 @@ def read_names(root: Path, given: str | None = None) -> ClassList:
     return ClassList(tuple(map(str, names)), "kpt_shape" in tree)
 
 
-def read_poses(path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> Drawn:
+def read_poses(path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> ShapesOfImage:
     """Read the boxes of an image's poses, as :func:`read_shapes`."""
     return read_shapes(path, names, frame, poses=True)
 
 
 def read_shapes(
     path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]], *, poses: bool = False
-) -> Drawn:
+) -> ShapesOfImage:
     """Read the lines of an image's labels; :class:`DataError` naming the first that is none of a box or polygon.
 
     ``frame`` gives (height, width) of the image. With ``poses`` what follows a box is not read.
@@ -92,7 +92,7 @@ def read_shapes(
             else:
                 points = (values.reshape(-1, 2) * np.array([width, height])).ravel().tolist()
                 shapes.append(Shape(label, bounds_of_points(points), [points]))
-    return Drawn(shapes)
+    return ShapesOfImage(shapes)
 
 
 def _line(words: list[str], names: Sequence[str], where: str) -> tuple[str, np.ndarray]:
