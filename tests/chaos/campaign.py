@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +17,12 @@ from typing import Any
 from dinoskip.io.files import read_json, read_manifest
 from dinoskip.io.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
-from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs
+from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs, places_of
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
 from tests.chaos.site import ROOT, Running, Site
 from tests.chaos.works import WORKS
 
+SPIN = 0.05  # seconds of a core that tell how much slower than alone this process runs
 KEPT_FAULTS = 5  # copies of studies in which a fault was seen
 TRIES = 6  # undisturbed runs, with what an error named removed in between, until a study must be whole
 
@@ -40,19 +43,20 @@ class Campaign:
         """Append a line to ``log.jsonl``; the line."""
         line = {"entry": entry, "piece": self.piece, "seconds": round(time.monotonic() - self.began, 1), **content}
         with open(self.out / "log.jsonl", "a") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(without_places(json.dumps(line), self.out) + "\n")
         return line
 
     def straight(self) -> None:
         """Run the study undisturbed, to learn what is expected, its nodes, and how long each takes."""
         place = self.out / "straight"
         shutil.rmtree(place, ignore_errors=True)
-        began = time.monotonic()
+        slow, began = slowness(), time.monotonic()
         running = self.site.start_work(disk=place)
         code, wrong = running.end(1800)
         assert (code, wrong) == (0, []), running.log
         self.lasted = time.monotonic() - began
-        self.deadline = 90 + 4 * self.lasted
+        self.slow = min(slow, slowness())  # while that was measured
+        self.site.places = places_of(place / "tiny", place)
         self.expected = contents(place / "tiny")
         self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
         self.nodes = sorted(read_manifest(path).info.get("node", "") for path in outputs(place / "tiny"))
@@ -68,12 +72,17 @@ class Campaign:
             "piece", seed=self.seed, commit=commit.stdout.strip(), disk=disk, left_out=left_out, nodes=len(self.nodes)
         )
 
+    @property
+    def deadline(self) -> float:
+        """Seconds that a run may last: four undisturbed ones and 90 s; in proportion, where others use the cores."""
+        return (90 + 4 * self.lasted) * max(1.0, slowness() / self.slow)
+
     # --- one event ------------------------------------------------------------------------------------
 
     def event(self) -> str:
         """One disturbed run, by one kind or two; its outcome."""
         self.site.write_data()
-        state = self._prepare()
+        slow, state = slowness(), self._prepare()
         kinds = [self._draw() for _ in range(1 if self.rng.random() < 0.75 else 2)]
         missing = [node for node in self.nodes if not list((self.site.study / "stages" / node).glob("[0-9a-f]*"))]
         node = self.rng.choice([*missing, ""]) if missing else ""
@@ -94,7 +103,7 @@ class Campaign:
         self.log(
             "event", number=self._number, kinds=[{"name": name, "did": what} for name, what in did.items()],
             did="; ".join(filter(None, did.values())) or None, state=state, node=node, delay=round(delay, 2),
-            code=code, outcome=outcome,
+            code=code, outcome=outcome, slow=round(max(slow, slowness()), 1),
         )  # fmt: skip
         if outcome.startswith("FAULT"):
             self._keep(attempt)
@@ -145,6 +154,7 @@ class Campaign:
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
         if attempt.published is not None and not first and len(outputs(self.site.study)) > attempt.published + 1:
             ends.append("FAULT: a signal to stop was lost")
+        ends += [f"FAULT: {wrong}" for look in attempt.after if (wrong := look())]
         faults = [end for end in ends if end.startswith("FAULT")]
         return first or 0, faults[0] if faults else ends[0]
 
@@ -233,6 +243,21 @@ class Campaign:
             (place / f"log-{number}{'' if attempt else '-settling'}").write_text(running.log)
         if attempt is None:
             shutil.rmtree(self.site.study, ignore_errors=True)
+
+
+def slowness() -> float:
+    """How many times slower than alone on a core this process runs now."""
+    began, used = time.monotonic(), time.thread_time()
+    while time.thread_time() - used < SPIN:
+        pass
+    return (time.monotonic() - began) / SPIN
+
+
+def without_places(text: str, out: Path) -> str:
+    """``text`` without the names of this machine and its folders, as logs are kept."""
+    for name, word in ((str(out), "OUT"), (str(ROOT), "ROOT"), (sys.prefix, "PYTHON"), (socket.gethostname(), "HOST")):
+        text = text.replace(name, word)
+    return text
 
 
 def run(out: Path, seed: int, minutes: float, work: str) -> int:
