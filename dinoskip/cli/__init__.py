@@ -251,7 +251,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if (refused := memory_refused(error)) is not None:
             return _report(refused)
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            return _report(ConfigError("the current folder is there no more", "cd into one that is"))
         raise
+
+
+def _folder_is_gone() -> bool:
+    """Whether the current folder was removed: no relative path leads anywhere, and the system has no name for it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 COMMON = ("eval", "visualize")

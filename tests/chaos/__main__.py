@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.chaos.campaign import run
+from tests.chaos.disturbances import TABLE
 from tests.chaos.outcomes import read_log, table
 from tests.chaos.works import WORKS
 
@@ -24,12 +25,16 @@ def main() -> int:
     parser.add_argument(
         "--work", choices=WORKS, help="what is disturbed (default: one after the other, the study for most of the time)"
     )
+    parser.add_argument(
+        "--kind", action="append", choices=[kind.name for kind in TABLE], default=[], metavar="NAME",
+        help="a disturbance that is drawn; may be given several times (default: all)",
+    )  # fmt: skip
     parser.add_argument("--table", action="store_true", help="print the table of all pieces so far, and end")
     args = parser.parse_args()
     shares = {args.work: 1.0} if args.work else {name: work.share for name, work in WORKS.items()}
     faults = 0
     for name, share in shares.items() if not args.table else ():
-        faults += run(args.out.absolute() / name, args.seed, args.minutes * share, name)
+        faults += run(args.out.absolute() / name, args.seed, args.minutes * share, name, args.kind)
     print(table(entry for path in sorted(args.out.glob("*/log.jsonl")) for entry in read_log(path)))
     return 1 if faults else 0
 
