@@ -235,6 +235,7 @@ def _plant_link(attempt: Attempt) -> str | None:
     if link.is_dir() and not link.is_symlink():
         shutil.rmtree(link)
     link.unlink(missing_ok=True)
+    made = [folder for folder in link.parents if not folder.exists()]  # the nearest first
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(victim if is_folder else victim / "notes.txt")
     attempt.damaged.append(link)
@@ -242,6 +243,9 @@ def _plant_link(attempt: Attempt) -> str | None:
     def look() -> str | None:
         if link.is_symlink():
             link.unlink()
+        for folder in made:
+            with suppress(OSError):  # it is of the run's now
+                folder.rmdir()
         found = {path.relative_to(victim).as_posix(): path.read_bytes() for path in victim.rglob("*") if path.is_file()}
         return None if found == files else f"what the planted link {name} leads to was changed"
 
