@@ -112,7 +112,8 @@ def did_you_mean(name: str, options: Iterable[str], before: str = "", after: str
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NOT_WRITABLE = {*_REFUSED, errno.ENOTDIR, errno.EISDIR}
+_NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EILSEQ}  # no file can have the name
+_NOT_WRITABLE = {*_REFUSED, *_NO_PLACE, errno.EIO, errno.ESTALE}  # the last two: of the disk, of a network's
 _FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
 _MEMORY_TEXTS = (
     "can't allocate memory",  # torch, DefaultCPUAllocator

@@ -36,6 +36,7 @@ _START = 1024  # bytes of a file that tell text from weights; a pointer of Git L
 _PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
 """How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
+_FOLDER_TRIES = 20  # to make a folder that others remove
 _AWAY = "move it away, or name another output"
 
 
@@ -45,6 +46,26 @@ def _fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder and those above it, unless it is there; ``path``.
+
+    Another process may remove it meanwhile: mkdir then says that it exists, and what looks at it next that it does
+    not, or that one above it does not. Raises :class:`ConfigError` where none can be: below a file, in a circle of
+    links, by a name that is too long, in /proc.
+    """
+    with translate_write_errors(path):
+        for _ in range(_FOLDER_TRIES):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                return path
+            except FileExistsError:
+                if os.path.lexists(path) and not path.is_dir():
+                    raise ConfigError(f"{path}: is there and is no folder", "choose another output") from None
+            except FileNotFoundError:
+                continue
+    raise ConfigError(f"{path}: no folder can be made here", "choose another output")
 
 
 @contextmanager
@@ -58,7 +79,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(path)
     _refuse_unless_file(path)
     with translate_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
         mode = _create(temporary)
         try:
