@@ -556,12 +556,13 @@ def _kinds() -> Iterator[Disturbance]:
     )  # fmt: skip
     yield kind("photograph spoilt before", 3, before=_spoil_photograph)
     yield kind("photograph spoilt during", 3, during=_spoil_photograph_live)
-    yield kind("rank 1 SIGKILL", 1, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
-    yield kind("rank 1 SIGTERM", 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
+    # 2: before it has joined, the other says after 300 s that rank 1 has not come
+    yield kind("rank 1 SIGKILL", 1, 2, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 SIGTERM", 2, 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
     yield kind("rank 1 with other settings", 2, before=_other_settings, of=lambda site: site.work.ranks > 1)
     yield kind("a rank's main thread hangs", 1, 75, before=_hang_in_a_step, of=lambda site: site.work.ranks > 1)
     yield kind("another job at the port", 2, during=_same_port, of=lambda site: site.work.ranks > 1)
-    yield kind("rank 1 hangs", 1, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 hangs", 1, 2, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
 
 
 TABLE: tuple[Disturbance, ...] = tuple(_kinds())
