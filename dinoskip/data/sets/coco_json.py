@@ -62,7 +62,9 @@ class CocoDetection(DetectionDataset):
         for entry in self.index.annotations.get(self.numbers[index], ()):
             _box(entry, names, path)
             area = entry.get("area", entry["bbox"][2] * entry["bbox"][3])
-            real_numbers([area], "area", f"{path}: annotation {entry['id']}")
+            where = f"{path}: annotation {entry['id']}"
+            if real_numbers([area], "values of area", where)[0] < 0:  # pycocotools would leave the object out
+                raise violated(where, f"its area is {area}, less than 0")
             entries.append({**entry, "area": area, "iscrowd": entry.get("iscrowd", 0)})
         return entries
 
