@@ -86,7 +86,9 @@ def refuse_around(output: Path, data: Iterable[str | Path]) -> None:
 
 def refuse_link(path: Path) -> Path:
     """``path``; :class:`ConfigError` if it is a link: at a name of ours, that is another's."""
-    if path.is_symlink():
+    with translate_write_errors(path):
+        linked = path.is_symlink()
+    if linked:
         raise ConfigError(f"{path}: is a link, which dinoskip did not make here", "remove it, or name another output")
     return path
 
