@@ -15,6 +15,8 @@ from dinoskip.io.files import make_folder, write_text
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import Output, given_folder, own_folder
 
+NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
+
 
 def refused(*words: object) -> int | str | None:
     """The exit code of a command that ends by itself or by its parser."""
@@ -34,9 +36,6 @@ def _fill(path: Path) -> None:
         pass
 
 
-EVALUATION = """variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false"}]}
-evaluate: {knn: {datasets: [d]}}
-"""
 PLACES: dict[str, Callable[[Path], Path]] = {
     "below a circle of links": lambda folder: folder / "circle" / "x",
     "below a file": lambda folder: folder / "file" / "x",
@@ -66,9 +65,8 @@ def test_no_output_can_be_there(place: str, call: str, tmp_path: Path) -> None:
 def test_a_path_that_is_too_long_is_one_line_wherever_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "s.yaml"
-    config.write_text(f"name: s\ndata: {{d: {{kind: folder, root: {tmp_path}}}}}\n{EVALUATION}")
-    for words in (["gc", config, f"output={'a' * 400}"], ["board", tmp_path / ("a" * 400), "--out", tmp_path / "b"]):
+    long = tmp_path / ("a" * 300)
+    for words in (["board", long, "--out", tmp_path / "b"], ["models", "convert", NETWORK, long]):
         assert refused(*words) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "File name too long" in line
