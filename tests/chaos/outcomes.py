@@ -16,7 +16,7 @@ from dinoskip.io.files import MANIFEST, read_manifest, verify_manifest
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import outputs
 
-INSIDE = ("stages", "records", RUNNING)
+INSIDE = ("stages", "records", RUNNING, "verdicts")  # the last: of labels, by the times of their files, too
 STOPPED = (-signal.SIGKILL, 75, 130)
 BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
 _OUTPUT = r"(\.partial-)?[0-9a-f]{16}|step-\d{8}"
@@ -162,14 +162,13 @@ BEGIN, END = "<!-- python -m tests.chaos --keep -->\n", "<!-- end -->\n"
 
 
 def keep(out: Path, logs: Path) -> None:
-    """Copy what ended pieces logged below ``out`` to ``logs``, a file a piece, ``DATE-WORK-SEED.jsonl``."""
+    """Copy what pieces logged below ``out``, if they disturbed a run, to ``logs``, a file a piece: its name."""
     for path in sorted(out.glob("*/log.jsonl")):
         entries = read_log(path)
-        for entry in entries:
-            if entry["entry"] == "piece ended":
-                lines = [json.dumps(other) + "\n" for other in entries if other["piece"] == entry["piece"]]
-                logs.mkdir(exist_ok=True)
-                (logs / f"{entry['piece'].replace(':', '')}.jsonl").write_text("".join(lines))
+        for piece in {entry["piece"] for entry in entries if entry["entry"] == "event"}:
+            lines = [json.dumps(other) + "\n" for other in entries if other["piece"] == piece]
+            logs.mkdir(exist_ok=True)
+            (logs / f"{piece.replace(':', '')}.jsonl").write_text("".join(lines))
 
 
 def kept(logs: Path) -> list[dict[str, Any]]:

@@ -172,9 +172,10 @@ def test_table_counts_kinds_by_outcome(tmp_path: Path) -> None:
     assert lines[-1].endswith("5.0 times slower than alone (median).")
 
 
-def test_logs_of_ended_pieces_are_kept_and_their_table_takes_the_place_of_the_last(tmp_path: Path) -> None:
-    for piece, ended in (("2026-11-27T01:00:00-knn-1", True), ("2026-11-27T02:00:00-knn-2", False)):
-        entries = [{"entry": "piece"}, *([{"entry": "piece ended"}] if ended else [])]
+def test_logs_of_pieces_are_kept_and_their_table_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    event = {"entry": "event", "number": 1, "kinds": [{"name": "kill", "did": "x"}], "did": "x", "outcome": "stopped"}
+    for piece, disturbed_one in (("2026-11-27T01:00:00-knn-1", True), ("2026-11-27T02:00:00-knn-2", False)):
+        entries = [{"entry": "piece"}, *([event] if disturbed_one else [])]
         (tmp_path / "out" / "knn").mkdir(parents=True, exist_ok=True)
         with open(tmp_path / "out" / "knn" / "log.jsonl", "a") as log:
             log.writelines(json.dumps({"piece": piece, "seconds": 3600, **entry}) + "\n" for entry in entries)
@@ -184,7 +185,7 @@ def test_logs_of_ended_pieces_are_kept_and_their_table_takes_the_place_of_the_la
     page = with_table(f"before\n{BEGIN}old\n{END}after\n", kept(tmp_path / "logs"))
     assert page.startswith(f"before\n{BEGIN}")
     assert page.endswith(f"{END}after\n")
-    assert "1.00 hours, 0 disturbed runs" in page
+    assert "1.00 hours, 1 disturbed runs" in page
     assert "old" not in page
     assert with_table(page, kept(tmp_path / "logs")) == page
 
