@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.errors import ConfigError, DataError, OutputInUse, WeightsError, first_line, translate_write_errors
+from dinoskip.io.folders import make_folder
 from dinoskip.runtime.cores import available_cores
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _START = 1024  # bytes of a file that tell text from weights; a pointer of Git L
 _PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
 """How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
-_FOLDER_TRIES = 20  # to make a folder that others remove
 _AWAY = "move it away, or name another output"
 
 
@@ -46,26 +46,6 @@ def _fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def make_folder(path: Path) -> Path:
-    """Make a folder and those above it, unless it is there; ``path``.
-
-    Another process may remove it meanwhile: mkdir then says that it exists, and what looks at it next that it does
-    not, or that one above it does not. Raises :class:`ConfigError` where none can be: below a file, in a circle of
-    links, by a name that is too long, in /proc.
-    """
-    with translate_write_errors(path):
-        for _ in range(_FOLDER_TRIES):
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                return path
-            except FileExistsError:
-                if os.path.lexists(path) and not path.is_dir():
-                    raise ConfigError(f"{path}: is there and is no folder", "choose another output") from None
-            except FileNotFoundError:
-                continue
-    raise ConfigError(f"{path}: no folder can be made here", "choose another output")
 
 
 @contextmanager
@@ -94,10 +74,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def _create(path: Path) -> int:
-    """Make an empty file that is not there yet; return its mode, which the system has made of the umask.
-
-    To ask for the umask is to set it, for all threads.
-    """
+    """Make an empty file that is not there yet; its mode, made of the umask (to ask for that is to set it, for all)."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         return stat.S_IMODE(os.fstat(handle).st_mode)

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import DataError, OutputInUse, translate_write_errors
-from dinoskip.io.files import make_folder, read_regular
+from dinoskip.io.files import read_regular
+from dinoskip.io.folders import make_folder
 
 HEARTBEAT = 30.0  # seconds between signs of life
 STALE = 600.0  # seconds without one after which the lock of a holder that cannot be seen is void

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.io.files import TEMPORARY, make_folder, read_json, sha256_file, write_json
+from dinoskip.io.files import TEMPORARY, read_json, sha256_file, write_json
+from dinoskip.io.folders import make_folder
 
 MADE = ".made.json"
 _REPLACED = 0.5  # seconds in which a process that has written its list renames its files

@@ -11,7 +11,8 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.io.files import make_folder, write_text
+from dinoskip.io.files import write_text
+from dinoskip.io.folders import make_folder
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import Output, given_folder, own_folder
 
