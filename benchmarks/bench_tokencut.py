@@ -83,6 +83,7 @@ def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
     """Return the ratios of the eigen step and of the whole cut of one image, after checking that the cuts agree."""
     tokens = features(grid, 384, seed)
     similarity = similarities(normalise(torch.from_numpy(tokens[None])))
+    assert isinstance(similarity, torch.Tensor)
     similar = (similarity[0] > 0.2).numpy()
     ours = tokencut(tokens, grid)
     assert isinstance(ours, TokenCut)

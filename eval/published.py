@@ -98,8 +98,16 @@ def _networks() -> Iterable[PublicNetwork]:
 NETWORKS: tuple[PublicNetwork, ...] = tuple(_networks())
 """All networks that have numbers below."""
 
-VOC2007, VOC2012, COCO20K = {"kind": "voc", "year": 2007}, {"kind": "voc", "year": 2012}, {"kind": "coco20k"}
-IMAGENET, ADE20K, NYU, DAVIS, SPAIR = ({"kind": kind} for kind in ("folder", "ade20k", "nyu", "davis", "spair"))
+Data = Mapping[str, Any]
+VOC2007: Data = {"kind": "voc", "year": 2007}
+VOC2012: Data = {"kind": "voc", "year": 2012}
+VOC_AUG: Data = {**VOC2012, "train_list": "trainaug"}
+COCO20K: Data = {"kind": "coco20k"}
+IMAGENET: Data = {"kind": "folder"}
+ADE20K: Data = {"kind": "ade20k"}
+NYU: Data = {"kind": "nyu"}
+DAVIS: Data = {"kind": "davis"}
+SPAIR: Data = {"kind": "spair"}
 IMAGES = {"voc2007": 5011, "voc2012": 11540, "coco20k": 19817}  # of the splits that CorLoc is published on
 
 CUT = (
@@ -176,7 +184,7 @@ def _numbers() -> Iterable[PublicNumber]:
         network = f"DINOv2 ViT-{letter}/14"
         yield _neighbours(network, knn, card, best=True)
         yield _segmentation(network, ade, ADE20K, 2000, segmentation, "dinov2")
-        yield _segmentation(network, voc, {**VOC2012, "train_list": "trainaug"}, 1449, segmentation, "dinov2")
+        yield _segmentation(network, voc, VOC_AUG, 1449, segmentation, "dinov2")
         yield four_blocks.of(network, four_ade)
         yield PublicNumber(
             network, "depth", "RMSE", one_depth, NYU, 654, f"{DINOV2_PAPER}, table 11", 0.015,
@@ -208,9 +216,9 @@ def _numbers() -> Iterable[PublicNumber]:
         yield _neighbours(f"iBOT ViT-{size}/16", knn, readme, best=True)
     patches = "k-NN of patches on ADE20K: votes of single training patches; ours weighs whole neighbourhoods."
     capi = _Elsewhere("retrieve", "mIoU", ADE20K, 2000, "README of facebookresearch/capi", patches)
-    for data, value in (("LVD-142M", 32.1), ("ImageNet-1k", 29.2)):
-        yield capi.of(f"CAPI ViT-L/14 ({data})", value)
-    for value, data, n in ((33.3, ADE20K, 2000), (67.6, {**VOC2012, "train_list": "trainaug"}, 1449)):
+    for images, value in (("LVD-142M", 32.1), ("ImageNet-1k", 29.2)):
+        yield capi.of(f"CAPI ViT-L/14 ({images})", value)
+    for value, data, n in ((33.3, ADE20K, 2000), (67.6, VOC_AUG, 1449)):
         yield _segmentation("MAE ViT-H/14", value, data, n, segmentation, "dinov2")
 
 

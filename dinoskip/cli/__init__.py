@@ -34,6 +34,7 @@ from dinoskip.errors import (
     Interrupted,
     Preempted,
     is_disk_full,
+    is_no_place,
     is_not_permitted,
     memory_refused,
 )
@@ -251,7 +252,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if (refused := memory_refused(error)) is not None:
             return _report(refused)
+        if is_no_place(error):
+            return _report(ConfigError(f"there can be no such file: {error}", "name another"))
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            return _report(ConfigError("the current folder is there no more", "cd into one that is"))
         raise
+
+
+def _folder_is_gone() -> bool:
+    """Whether the current folder was removed: no relative path leads anywhere, and the system has no name for it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 COMMON = ("eval", "visualize")

@@ -7,6 +7,7 @@ needs when it runs.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -55,11 +56,19 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, after checking the names of commands and options."""
         given = list(sys.argv[1:] if args is None else args)
+        self._refuse_empty(given)
         if self._commands is not None and given and not given[0].startswith("-"):
             self._check_command(given[0])
         elif self._commands is None:
             self._check_options(given[: given.index("--")] if "--" in given else given)
         return super().parse_known_args(given, namespace)
+
+    def _refuse_empty(self, given: Sequence[str]) -> None:
+        """An empty word is a variable of the shell without a value: as a folder's name it would be the current one."""
+        for before, word in itertools.pairwise(["", *given]):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                where = f"after {before}" if before else "as the first word"
+                self.error(f"{word or where}: nothing is given where a name or a value must be")
 
     def _check_command(self, name: str) -> None:
         if name in CHECKING and name not in self._commands.choices and "plan" in self._commands.choices:

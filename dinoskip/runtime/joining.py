@@ -121,7 +121,8 @@ def ports_of(token: str) -> tuple[int, ...]:
 
 def _packages_of_plugins() -> list[Path]:
     """The folders of the installed packages that declare parts of dinoskip."""
-    declared = {point.module.split(".")[0] for point in entry_points() if point.group.startswith("dinoskip.")}
+    groups = [group for group in entry_points().groups if group.startswith("dinoskip.")]
+    declared = {point.module.split(".")[0] for group in groups for point in entry_points(group=group)}
     specs = [importlib.util.find_spec(name) for name in sorted(declared)]
     return [Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ()]
 

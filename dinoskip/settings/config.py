@@ -119,6 +119,8 @@ def _plain(node: Any, file: str, prefix: str, places: dict[str, str], depth: int
         return node
     if isinstance(node, int) and not -(2**63) <= node < 2**63:
         raise ConfigError(f"{where}: {prefix or 'the value'}: the number does not fit in 64 bits")
+    if isinstance(node, str) and "\0" in node:  # where it names a file, the system would take the part before it
+        raise ConfigError(f"{where}: {prefix or 'the value'}: a zero byte is in no name and no text")
     for kind in (int, float, str):
         if isinstance(node, kind):
             return kind(node)

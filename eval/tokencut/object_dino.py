@@ -19,6 +19,7 @@ from torch import Tensor
 from eval.tokencut.config import ObjectDinoConfig
 from eval.tokencut.cut import Grid, TokenCut, as_float32, check_tokens, cut
 from eval.tokencut.graph import normalise
+from eval.tokencut.memory import LARGEST_DENSE
 
 CLUSTER_SEED, STARTS = 42, 50
 """The code's seed; its ten starts of k-means are too few for the partition to be the best one found in all images."""
@@ -75,8 +76,8 @@ def object_dino(
     Raises
     ------
     ValueError
-        Shapes that differ or do not fit the grid, fewer than 3 tokens, features that are not finite, fewer heads than
-        clusters.
+        Shapes that differ or do not fit the grid, fewer than 3 tokens or more than
+        :data:`eval.tokencut.memory.LARGEST_DENSE`, features that are not finite, fewer heads than clusters.
     """
     config = config or ObjectDinoConfig()
     parts = [as_float32(part) for part in (query, key, value)]
@@ -85,6 +86,8 @@ def object_dino(
         raise ValueError(
             f"query, key and value must be (blocks, heads, N, d), not {[tuple(one.shape) for one in parts]}"
         )
+    if shape[2] > LARGEST_DENSE:  # its matrices are dense
+        raise ValueError(f"{shape[2]:,} tokens, Object-DINO takes at most {LARGEST_DENSE:,}: use a smaller image")
     unit = torch.stack([_unit(part, grid) for part in parts], dim=1)  # (heads of all blocks, 3, N, d)
     blocks, heads = shape[:2]
     if labels is None:

@@ -44,7 +44,16 @@ def _system() -> None:
     raise OSError(12, os.strerror(12))
 
 
-@pytest.mark.parametrize("ask", [_numpy, _torch, _python, _wrapped, _library, _system], ids=lambda ask: ask.__name__)
+def _open_files() -> None:
+    try:
+        raise OSError(24, os.strerror(24), "a.png")
+    except OSError as error:
+        raise RuntimeError("the loader failed") from error
+
+
+@pytest.mark.parametrize(
+    "ask", [_open_files, _numpy, _torch, _python, _wrapped, _library, _system], ids=lambda ask: ask.__name__
+)
 def test_a_command_says_it_in_one_line(
     ask: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,7 +64,7 @@ def test_a_command_says_it_in_one_line(
     monkeypatch.setattr(cli, "_parse", lambda argv: Parsed())
     assert cli.main(["any"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: the system refused memory")
+    assert err.startswith(f"error: the system refused {'one more open file' if ask is _open_files else 'memory'}")
     assert err.count("\n") == 1
 
 

@@ -63,7 +63,9 @@ class CocoDetection(DetectionDataset):
             _box(entry, names, path)
             bbox = _bbox(entry, path)
             area = entry.get("area", bbox[2] * bbox[3])
-            real_numbers([area], "area", f"{path}: annotation {entry['id']}")
+            where = f"{path}: annotation {entry['id']}"
+            if real_numbers([area], "values of area", where)[0] < 0:  # pycocotools would leave the object out
+                raise violated(where, f"its area is {area}, less than 0")
             entries.append({**entry, "bbox": bbox, "area": area, "iscrowd": entry.get("iscrowd", 0)})
         return entries
 

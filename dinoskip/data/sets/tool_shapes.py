@@ -102,10 +102,10 @@ class ToolDetection(DetectionDataset):
 class OutlinedDetection(ToolDetection, CocoDetection):
     """The same where objects have outlines; the outline of one that is drawn as a box is that box."""
 
-    of_each = ("keys",)
+    of_each = ("keys",)  # type: ignore[assignment]  # of tuples of another length
 
     @property
-    def categories(self) -> dict[Any, str]:  # type: ignore[override]
+    def categories(self) -> dict[Any, str]:
         """Names of the classes by number, from 1."""
         return dict(enumerate(self.class_names, 1))
 

@@ -23,7 +23,10 @@ from dinoskip.settings.tasks import task
 from eval.published import NETWORKS, NUMBERS, PublicNetwork, PublicNumber, network_of
 
 Verdict = Literal["inside", "outside", "not comparable", "no data"]
-INSIDE, OUTSIDE, NOT_COMPARABLE, NO_DATA = "inside", "outside", "not comparable", "no data"
+INSIDE: Verdict = "inside"
+OUTSIDE: Verdict = "outside"
+NOT_COMPARABLE: Verdict = "not comparable"
+NO_DATA: Verdict = "no data"
 LAYOUTS: Mapping[str, Collection[str]] = {"coco20k": {"coco"}}
 """Kinds that lie in a folder that is recognised as another."""
 

@@ -14,7 +14,7 @@ import eval.tokencut.eigenvector as eigenvector
 import eval.tokencut.graph as graph
 import eval.tokencut.memory as memory
 import eval.tokencut.tiles as tiles
-from eval.objects import maskcut
+from dinoskip_dense.objects import maskcut
 from eval.tokencut.cut import TokenCut, component_of, tokencut
 from eval.tokencut.eigenvector import cut_vectors, dense_vector, restarted_vector
 from eval.tokencut.graph import Graphs, build_graphs, normalise, similarities
