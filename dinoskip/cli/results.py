@@ -20,7 +20,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "compare",
         compare,
-        "compare two results over the same images: paired difference, its interval, McNemar's test",
+        "compare two results over the same images: difference and tests",
         details="If several blocks match, one is chosen without the reported images: for a probe on held-out training\n"
         "images, otherwise by cross-fitting over halves of the images, or with fewer than 30 images the last.",
     )
@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "board",
         board,
-        "merge the rows of any number of studies and machines into one sortable page and CSV",
+        "merge the rows of studies and machines into one page and CSV",
         details="Ranks backbones where task, metric, data set, split, protocol, resolution, norm, facet, classes and "
         "number\nof images are the same; for other rows it says which setting differs.",
     )
@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "paper",
         paper,
-        "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
+        "lay out the results of Cutting the Skip from studies of it",
         details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth,\n"
         "figure2_epochs. For missing numbers the page names the configuration that makes them.",
     )

@@ -29,7 +29,7 @@ CONFIG = TINY.replace(
     "  depth: {datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}\n"
     "  normals: {datasets: [rooms], epochs: 1, batch_size: 2, upsample: 1}\n",
 ) + SECTIONS  # fmt: skip
-_BACKBONE = ("--backbone", "timm:vit_tiny_patch16_224,pretrained=false,img_size=64", "--out", "{out}")
+_BACKBONE = ("timm:vit_tiny_patch16_224,pretrained=false,img_size=64", "--out", "{out}")
 _TRAINING = (
     "pretrain", "--data", "{data}/train", "--out", "{out}", "model.name=vit_tiny_patch16", "model.depth=2",
     "model.img_size=32", "pretrain.epochs=4", "pretrain.batch_size=4", "pretrain.warmup_epochs=0",

@@ -102,8 +102,8 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "configs/demo.yaml", "evaluate.epochs=[2]", "gallery.epochs=[2]"], "epoch 2 is not kept"),
         (["plan", "configs/demo.yaml", "variants.model.2.init.gian=3"], "did you mean gain?"),
         (["settings", "pretrian"], "did you mean pretrain?"),
-        (["gallery", "--backbone", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
-        (["features", "export", "--backbone", "tim:x", "--data", "x", "--out", "y"], "tim"),
+        (["gallery", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
+        (["features", "export", "tim:x", "--data", "x", "--out", "y"], "tim"),
     ],
 )
 def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
@@ -347,8 +347,8 @@ def test_hints_say_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ([*train, out], "or pretrain.batch_size=2 or less"),
         ([*train, out, "pretrain.epochs=5"], "give pretrain.warmup_epochs=0.5, or more epochs"),
         ([*train, out, "model.name=vit_small"], "did you mean vit_small_patch16?"),
-        (["features", "export", "--backbone", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
-        (["knn", "--backbone", vit, "--data", str(photos), "--out", out], "/train/CLASS/IMAGE.jpg and "),
+        (["features", "export", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
+        (["eval", "knn", vit, "--data", str(photos), "--out", out], "/train/CLASS/IMAGE.jpg and "),
     ]
     for command, hint in said:
         assert main(command) in (2, 3)
@@ -364,7 +364,6 @@ def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pyt
     export = [
         "features",
         "export",
-        "--backbone",
         vit,
         "--data",
         str(tmp_path / "photos"),

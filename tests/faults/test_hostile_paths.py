@@ -44,9 +44,9 @@ GOOD = {
     "report": ["STUDY"], "gc": ["STUDY"], "settings": ["probe"],
     "pretrain": ["--data", "PHOTOS", "--out", "NEW", "pretrain.epochs=1"],
     "supervise": ["--data", "CLASSES", "--out", "NEW"], "submit": ["--dry-run", "run", "STUDY"], "requeue": ["NEW"],
-    "features export": ["--backbone", NETWORK, "--data", "PHOTOS", "--out", "NEW"],
+    "features export": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
     "features convert": ["EMPTY", "NEW"],
-    "gallery": ["--backbone", NETWORK, "--kind", "images", "--data", "PHOTOS", "--out", "NEW"],
+    "gallery": [NETWORK, "--kind", "images", "--data", "PHOTOS", "--out", "NEW"],
     "compare": ["EMPTY", "EMPTY"], "board": ["ROWS", "--out", "NEW"], "paper": ["EMPTY", "--out", "NEW"],
     "analyze": [NETWORK, "--data", "PHOTOS", "--size", "32", "--count", "1"],
     "data check": ["images", "--data", "PHOTOS"], "data prepare": ["voc2012", "LIST", "--out", "NEW"],
@@ -55,7 +55,7 @@ GOOD = {
     "models convert": [NETWORK, "NEW"], "verify": ["EMPTY"], "doctor": [],
 }  # fmt: skip
 """A command's arguments, all of which it could take: words in capitals are files made for the test."""
-TASK = ["--backbone", NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
+TASK = [NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
 FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "spec", "out", "folder"}
 
 

@@ -318,7 +318,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_start(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
     spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
-    command = ["features", "export", "--backbone", spec, "--data", str(images([(32, 32)]).root)]
+    command = ["features", "export", spec, "--data", str(images([(32, 32)]).root)]
     assert main([*command, "--out", str(tmp_path / "store"), "--size", "32", "--dtype", "float32"]) == 0  # 3,840 bytes
     capsys.readouterr()
     assert main([*command, "--out", str(tmp_path / "larger"), "--size", "64", "--dtype", "float32"]) == 6

@@ -106,7 +106,7 @@ ON_A_DEVICE = {"pretrain", "supervise", "run", "gallery", "look"}
 def _inputs_of(command: Command, name: str) -> list[str]:
     """What a command of this name reads and writes; empty where it is another or says less than all."""
     words = shlex.split(command.text)
-    needed = ("--backbone", "--data", "--out")
+    needed = ("--data", "--out")
     if words[1] != name or not set(needed) <= set(words):
         return []
     return [words[words.index(option) + step] for option in needed for step in (0, 1)]
@@ -187,6 +187,6 @@ def make_place(place: Path) -> None:
         assert main(["pretrain", "--data", "photos", "--out", f"runs/{name}", *network, *skip, "--device", "cpu"]) == 0
     knn = ["knn", "--data", "imagenette", *shlex.split(SMALLER["knn"]), "--device", "cpu"]
     for name, backbone in (("A", "run:runs/skip"), ("B", "run:runs/skipless")):
-        assert main([*knn, "--backbone", backbone, "--out", name]) == 0
+        assert main([*knn, backbone, "--out", name]) == 0
     for other in ("runs/paper", "runs/backbones", "other/runs/paper"):
         shutil.copytree(place / "A", place / other)

@@ -179,7 +179,6 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
     save_weights(tmp_path / "tiny.safetensors", model.state_dict(), config, {})
     command = [
         "retrieve",
-        "--backbone",
         f"weights:{tmp_path / 'tiny.safetensors'}",
         "--kind",
         "masks",

@@ -195,6 +195,6 @@ STAGE = Stage(
     check=check,
     version=layers.version(),
     command=Command(
-        "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
+        "make a page of images × blocks × networks, of any images", "gallery.first=40", kind="images"
     ),
 )
