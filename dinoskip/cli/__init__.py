@@ -51,7 +51,7 @@ GROUPS = {
     "begin": ("start", "look", "datasets"),
     "studies": ("studies", "settings", "clusters"),
     "train one network": ("training",),
-    "frozen networks": ("backbones", "cuts", "analysis", "models"),
+    "frozen networks": ("backbones", "figure", "cuts", "analysis", "models"),
     "results": ("results",),
     "this machine": ("machine",),
 }

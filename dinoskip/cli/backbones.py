@@ -79,10 +79,10 @@ def _add_eval(commands: Any) -> None:
     )  # fmt: skip
     parser.further = _shared_help
     actions = parser.add_subparsers(title="tasks", metavar="TASK", required=True, parser_class=Parser)
-    shared = _shared_parser()
-    for action in shared._actions:
-        action.help = argparse.SUPPRESS  # they stand in the help of `eval` alone
     for stage in map(stages.load, TASKS):
+        shared = _shared_parser()  # one each: a default that a task sets is the action's own
+        for action in shared._actions:
+            action.help = argparse.SUPPRESS  # they stand in the help of `eval` alone
         assert stage.command is not None
         section = stage.command.example.rpartition(".")[0]
         of_task = command(

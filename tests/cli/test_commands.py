@@ -93,6 +93,7 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
 def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = [
+        "eval",
         "tokencut",
         VIT,
         OTHER,
@@ -221,6 +222,7 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = [
+        "eval",
         "correspondence",
         "timm:vit_tiny_patch16_224,pretrained=false",
         "--out",

@@ -29,9 +29,9 @@ MEMORY = 4 << 30  # bytes that all commands of a process may take besides what i
 NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
 IS_A_PATH = {
     "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER", "KIND:DIR",
-    "SPEC", "BACKBONE",
+    "NETWORK",
 }  # fmt: skip
-PATHS_WITHOUT = {"config", "out", "spec", "folder", "output"}
+PATHS_WITHOUT = {"config", "out", "folder", "output"}
 """Positional arguments without a name of their own for the help that are paths."""
 NO_PATH = {
     "a.b=value", "NAME", "STAGE", "KEY", "X", "F,F", "T,T", "W,W", "LIST", "TEXT", "ID", "WORD", "COMMAND", "NORM", "N",
@@ -56,7 +56,7 @@ GOOD = {
 }  # fmt: skip
 """A command's arguments, all of which it could take: words in capitals are files made for the test."""
 TASK = [NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
-FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "spec", "out", "folder"}
+FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "out", "folder"}
 
 
 @cache
@@ -107,8 +107,8 @@ def _variants(command: str, option: str, hostile: str) -> Iterator[list[str]]:
     metavar = next(kind for name, at, kind in _every() if (name, at) == (command, option))
     given = [hostile, f"weights:{hostile}", f"dino:{hostile}", f"run:{hostile}", f"hf:{hostile}",
              f"python:{hostile}:f", f"{NETWORK.replace('depth=1', 'depth=2')},file={hostile}"]  # fmt: skip
-    for text in given if metavar in {"SPEC", "BACKBONE", "spec"} and command == "models show" else given[:2]:
-        if text != hostile and metavar not in {"SPEC", "BACKBONE", "spec"}:
+    for text in given if metavar == "NETWORK" and command == "models show" else given[:2]:
+        if text != hostile and metavar != "NETWORK":
             continue
         text = f"folder:{text}" if metavar == "KIND:DIR" else text
         if not option.startswith("-"):
