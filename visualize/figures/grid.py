@@ -28,6 +28,7 @@ FONT = "DejaVu Sans"  # which matplotlib carries
 _GAP, _BETWEEN = 0.6, 1.8  # mm between cells, and between networks
 _TALLEST = 4 / 3  # height over width of a row: a taller photograph is narrower than its column
 _LEADING = 1.25  # height of a line over the size of its letters
+_INSIDE = 0.97  # of a column's width: rasters round letters to pixels, a little wider than the font says
 _EMPTY, _LINE, _INK = (236, 234, 229), (255, 140, 0), "#1c1c1f"
 _BOX, _RULE = 1.0, 0.5  # points: a box round an object, the line below a network's name
 _BREAKS = " -_,|/;"
@@ -50,10 +51,15 @@ class GridCell:
 
 @dataclass(frozen=True)
 class GridGroup:
-    """Columns under one heading, "" for none, with a heading each."""
+    """Columns under one heading, "" for none, with a heading each.
+
+    Where columns are too narrow for a word of these, all groups have ``short`` headings and are called ``short_name``.
+    """
 
     name: str
     columns: Sequence[str]
+    short: Sequence[str] = ()
+    short_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class _Letters:
 
     def wrapped(self, text: str, width: float) -> list[str]:
         """All of ``text`` in lines of at most ``width`` inches, broken at spaces and dashes, else between letters."""
-        rest, lines = clean(text, 400), list[str]()
+        rest, lines, width = clean(text, 400), list[str](), _INSIDE * width
         while self.inches(rest) > width:
             end = next((at for at in range(len(rest) - 1, 0, -1) if self.inches(rest[:at].rstrip()) <= width), 0)
             if not end:
@@ -165,11 +171,16 @@ def _placed(
         lefts += starts
         spans.append((starts[0], starts[-1] + cell))
         left = starts[-1] + cell + between
+    words = (word for group in groups for text in group.columns for word in text.split())
+    if any(letters.inches(word) > _INSIDE * cell / style.dpi for word in words):
+        groups = [GridGroup(g.short_name or g.name, g.short or g.columns) for g in groups]
     names = [letters.wrapped(g.name, (b - a) / style.dpi) for g, (a, b) in zip(groups, spans, strict=True)]
     heads = [letters.wrapped(text, cell / style.dpi) for group in groups for text in group.columns]
     line = _LEADING * letters.size / 72 * style.dpi
+    above = line / 4  # letters with accents are higher than the size of a font
     upper = line * max((len(lines) for g, lines in zip(groups, names, strict=True) if g.name), default=0)
-    top = upper + (line / 2 if upper else 0) + line * max(map(len, heads)) + gap
+    upper += above
+    top = upper + (line / 2 if upper > above else 0) + line * max(map(len, heads)) + gap
     text = [
         ((a + b) / 2, upper - (len(lines) - at) * line, part)
         for (a, b), lines in zip(spans, names, strict=True)

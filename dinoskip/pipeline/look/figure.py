@@ -122,8 +122,9 @@ def _models(asked: Sequence[str], there: Sequence[str]) -> list[int]:
 
 
 def _groups(head: Sequence[str], names: Sequence[str], blocks: Sequence[int]) -> list[GridGroup]:
-    columns = [f"block {block}" for block in blocks]
-    return [*([GridGroup("", list(head))] if head else []), *(GridGroup(name, columns) for name in names)]
+    columns, numbers = [f"block {block}" for block in blocks], list(map(str, blocks))
+    left = [GridGroup("", list(head), [""] * len(head))] if head else []
+    return [*left, *(GridGroup(name, columns, numbers, f"{name}, by block") for name in names)]
 
 
 # --- from a gallery ----------------------------------------------------------------------------------
