@@ -17,9 +17,7 @@ from dinoskip.settings.vit_config import SkipWeight
 
 
 def add_commands(commands: Any) -> None:
-    parser = command(
-        commands, "analyze", analyze, "show conditioning and signal propagation of networks"
-    )
+    parser = command(commands, "analyze", analyze, "show conditioning and signal propagation of networks")
     parser.add_argument(
         "network", nargs="*", metavar="NETWORK", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
     )

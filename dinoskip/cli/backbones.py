@@ -138,7 +138,7 @@ def _shared_options(parser: argparse.ArgumentParser) -> None:
 
 def _of_stage(parser: Parser, stage: Stage) -> None:
     """What a command has of its stage: the settings that it takes, its kind of data, and its flags."""
-    assert stage.command is not None and stage.section is not None
+    assert stage.command is not None
     parser.set_defaults(kind=stage.command.kind, settings=[])
     parser.settings = partial(keys_of, partial(_class_of, stage), stage.place)
     for opt in stage.command.options:

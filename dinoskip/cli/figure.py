@@ -27,7 +27,10 @@ def add_commands(commands: Any) -> None:
         "PCA over the images of the figure, aligned along blocks and stores.",
     )
     parser.add_argument(
-        "source", nargs="+", metavar="STUDY|STORE", help="a study's folder with a gallery, or feature stores, or NAME=STORE"
+        "source",
+        nargs="+",
+        metavar="STUDY|STORE",
+        help="a study's folder with a gallery, or feature stores, or NAME=STORE",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="the figure: FILE.pdf, FILE.png and FILE.tex")
     parser.add_argument("--layer", default="pca", choices=SHOWN, help="what is shown (default: pca)")
@@ -41,7 +44,9 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--font", default="DejaVu Sans", metavar="NAME", help="a font's name or .ttf file")
     parser.add_argument("--font-size", type=float, default=8.0, metavar="PT", help="in points (default: 8)")
     parser.add_argument("--data", metavar="DIR", help="of stores: the folder of their images (default: none is shown)")
-    parser.add_argument("--facet", choices=FACETS, metavar="NAME", help="of stores with several facets (default: the first)")
+    parser.add_argument(
+        "--facet", choices=FACETS, metavar="NAME", help="of stores with several facets (default: the first)"
+    )
     parser.add_argument("--tau", type=float, default=0.2, metavar="T", help="of TokenCut on stores (default: 0.2)")
     json_option(parser)
 
@@ -84,7 +89,11 @@ def _images(text: str) -> int | list[str]:
 
 def _check(args: Args, stem: Path) -> None:
     """Numbers in their ranges, and files that this command may write, before anything is read."""
-    ranges = (("--width-mm", args.width_mm, 10, 2000), ("--dpi", args.dpi, 36, 2400), ("--font-size", args.font_size, 4, 72))
+    ranges = (
+        ("--width-mm", args.width_mm, 10, 2000),
+        ("--dpi", args.dpi, 36, 2400),
+        ("--font-size", args.font_size, 4, 72),
+    )
     for option, value, least, most in ranges:
         if not least <= value <= most:
             raise ConfigError(f"{option} {value:g}: must be from {least} to {most}")
@@ -97,5 +106,9 @@ def _check(args: Args, stem: Path) -> None:
     for source in args.source:
         place = Path(source) if Path(source).exists() else Path(source.partition("=")[2] or source)
         if not place.is_dir():
-            near = did_you_mean(place.name, [one.name for one in place.parent.iterdir()]) if place.parent.is_dir() else None
+            near = (
+                did_you_mean(place.name, [one.name for one in place.parent.iterdir()])
+                if place.parent.is_dir()
+                else None
+            )
             raise ConfigError(f"{place}: is no folder", near or "give a study's folder, or a feature store")

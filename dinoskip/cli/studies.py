@@ -94,9 +94,7 @@ def add_commands(commands: Any) -> None:
         "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its pictures into a folder beside it"
     )
     computing_options(parser)
-    parser = command(
-        commands, "gc", gc, "list, and delete, stage outputs that a study no longer uses"
-    )
+    parser = command(commands, "gc", gc, "list, and delete, stage outputs that a study no longer uses")
     _study_arguments(parser)
     parser.add_argument("--delete", action="store_true", help="delete them; unfinished work is kept")
     parser.add_argument(

@@ -39,7 +39,8 @@ def refuse_unready(study: StudyBase, variants: Sequence[Variant], nodes: Sequenc
     networks that are not there.
     """
     named = {node.variant for node in nodes}
-    used = [variant for variant in variants if variant.name in named]
+    of_all = any(node.stage == "gallery" for node in nodes)  # one page of all networks
+    used = [variant for variant in variants if of_all or variant.name in named]
     problems = list(dict.fromkeys((*_packages(used), *_batch(study, nodes), *_outputs(study))))
     if problems:
         raise ConfigError("\n".join(problems), problems=tuple(problems))

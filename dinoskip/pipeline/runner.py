@@ -116,7 +116,9 @@ class Runner:
         refuse_damaged(self.planner.plan(), chosen)
         progress = self.progress(chosen)  # plans: what is cached further on decides which stores are used up
         self.stores.tidy()
-        missing = {node.id for node in self.planner.nodes if node.id in chosen and self.planner.step(node).state != "cached"}
+        missing = {
+            node.id for node in self.planner.nodes if node.id in chosen and self.planner.step(node).state != "cached"
+        }
         if self.room is not None and missing:
             self.room(self, missing)
         for node in self.planner.nodes:

@@ -386,7 +386,10 @@ def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pyt
         ("features exprt", "'exprt' is no command: did you mean export?"),
         ("eval knn a --images b --out c", "no option --images: this command takes --data"),
         ("eval knn a --dataset b", "no option --dataset: this command takes --data"),
-        ("eval tokencut --weights a.safetensors", "no option --weights: this command takes the network without an option"),
+        (
+            "eval tokencut --weights a.safetensors",
+            "no option --weights: this command takes the network without an option",
+        ),
         ("eval tokencut a --output a", "no option --output: this command takes --out"),
         ("gallery --bakbone a --out b", "no option --bakbone: this command takes the network without an option"),
         ("eval knn a --size 4", "no option --size: it is a setting: write evaluate.knn.size=VALUE"),

@@ -54,9 +54,7 @@ def test_networks_and_settings_stand_anywhere() -> None:
         networks_and_settings(["evaluate.knn.size=64"])
 
 
-def test_a_checkpoint_that_is_called_as_a_setting_is_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_called_as_a_setting_is_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("epoch=3.ckpt").touch()
     assert networks_and_settings(["epoch=3.ckpt", "epoch=4"]) == (["epoch=3.ckpt"], ["epoch=4"])

@@ -33,7 +33,8 @@ def test_a_line_of_the_last_version_is_read_with_one_warning(
 
 
 @pytest.mark.parametrize(
-    "line", ["eval probe a --data d --out o", "look a --data d", "features convert s o", "gallery a", "-q", "--help", ""]
+    "line",
+    ["eval probe a --data d --out o", "look a --data d", "features convert s o", "gallery a", "-q", "--help", ""],
 )
 def test_todays_lines_stay_without_a_warning(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert as_now(line.split(), _parser().command_names) == line.split()

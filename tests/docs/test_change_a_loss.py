@@ -30,7 +30,7 @@ def test_the_plain_loss_is_ours() -> None:
 
 
 def test_a_network_is_trained_by_the_second_loss(tmp_path: Path) -> None:
-    make_images(tmp_path / "photos", 8, size=(64, 64))
+    make_images(tmp_path / "photos", 8)
     (tmp_path / "memax.py").write_text(FILE)
     small = [*shlex.split(SMALLER["pretrain"]), "--device", "cpu", "-q"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -126,7 +126,9 @@ def test_commands(folder: Path) -> None:
     said = dinoskip(folder, "dinoskip", "data", "check", "beside", "--data", "photos", *plugin).stdout
     assert "photos notes val: 2 images, 2 read: ok" in said
     assert dinoskip(folder, "dinoskip", "hello", "you", *plugin).stdout == "hello you\n"
-    assert "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "eval", "smoothness", "--help", *plugin).stdout
+    assert (
+        "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "eval", "smoothness", "--help", *plugin).stdout
+    )
 
 
 # --- a package of a stranger's -------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def stored(pdf: bytes) -> list[np.ndarray]:
             struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
             for name, body in chunks
         )
-        found.append(np.asarray(Image.open(BytesIO(png)).convert("RGB")))
+        found.append(np.asarray(Image.open(BytesIO(png)).convert("RGB"))[::-1])  # from the bottom row, as it is placed
     return found
 
 

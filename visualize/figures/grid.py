@@ -239,9 +239,7 @@ def _canvas(place: _Place, style: GridStyle, letters: _Letters) -> tuple[Any, An
     return figure, axes
 
 
-def _pdf(
-    place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters
-) -> bytes:
+def _pdf(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters) -> bytes:
     import matplotlib
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.patches import Rectangle
@@ -268,9 +266,7 @@ def _pdf(
     return stream.getvalue()
 
 
-def _png(
-    place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters
-) -> bytes:
+def _png(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters) -> bytes:
     """Letters by matplotlib, cells pasted over them pixel by pixel."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -75,7 +75,9 @@ class WrittenGallery:
             content = read_regular(self.folder / FOLDER / name, LARGEST) if inside is None else base64.b64decode(inside)
             return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
         except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(f"{self.folder}: the picture {name} cannot be read: {error}", "run the gallery again") from error
+            raise DataError(
+                f"{self.folder}: the picture {name} cannot be read: {error}", "run the gallery again"
+            ) from error
 
 
 def read_gallery(folder: Path) -> list[WrittenGallery]:
@@ -93,6 +95,8 @@ def _page(folder: Path) -> WrittenGallery:
         if not wanted <= data.keys():
             raise KeyError(*wanted - data.keys())
     except (KeyError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder / 'index.html'}: is no page of a gallery ({error})", "run the gallery again") from None
+        raise DataError(
+            f"{folder / 'index.html'}: is no page of a gallery ({error})", "run the gallery again"
+        ) from None
     photos = {f"photo-{row:03d}.jpg": content for row, content in enumerate(_PHOTO.findall(text))}
     return WrittenGallery(folder, data, {**photos, **files})

@@ -116,7 +116,8 @@ def _models(asked: Sequence[str], there: Sequence[str]) -> list[int]:
     for name in asked:
         if name not in there:
             raise ConfigError(
-                f"--models {name}: there is no such network", did_you_mean(name, there) or f"there are {', '.join(there)}"
+                f"--models {name}: there is no such network",
+                did_you_mean(name, there) or f"there are {', '.join(there)}",
             )
     return [list(there).index(name) for name in asked] if asked else list(range(len(there)))
 
@@ -245,7 +246,9 @@ def _photographs(wishes: FigureWishes, ids: Sequence[str]) -> dict[str, np.ndarr
     folder = ImageFolder.open(wishes.data)
     where = {name: index for index, name in enumerate(folder.ids)}
     if missing := [name for name in ids if name not in where]:
-        raise DataError(f"{wishes.data}: has no image {missing[0]!r} of the store", "give the folder it was exported from")
+        raise DataError(
+            f"{wishes.data}: has no image {missing[0]!r} of the store", "give the folder it was exported from"
+        )
     return {name: _small(read_image(folder.path(where[name]))) for name in ids}
 
 
