@@ -107,9 +107,10 @@ def _inputs_of(command: Command, name: str) -> list[str]:
     """What a command of this name reads and writes; empty where it is another or says less than all."""
     words = shlex.split(command.text)
     needed = ("--data", "--out")
-    if words[1:3] != ["eval", name] or not set(needed) <= set(words):
+    place = 2 if words[1] == "eval" else 1
+    if words[place : place + 1] != [name] or not set(needed) <= set(words):
         return []
-    return [words[3], *(words[words.index(option) + step] for option in needed for step in (0, 1))]
+    return [words[place + 1], *(words[words.index(option) + step] for option in needed for step in (0, 1))]
 
 
 def smaller(command: Command, before: list[Command]) -> list[str]:
