@@ -180,7 +180,7 @@ def command(
 
 def group(commands: Any, name: str, text: str) -> Any:
     """Declare a command that has commands of its own; returns what they are added to."""
-    parser = command(commands, name, _nothing, text)
+    parser = command(commands, name, needs_action, text)
     return parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
 
 
@@ -206,7 +206,8 @@ def networks_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return networks, [text for text in words if is_setting(text)]
 
 
-def _nothing(args: Args) -> int:
+def needs_action(args: Args) -> int:
+    """The handler of a command that has commands of its own."""
     return 2  # never called: an action is required
 
 

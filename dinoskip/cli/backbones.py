@@ -24,6 +24,7 @@ from dinoskip.cli.arguments import (
     group,
     json_option,
     keys_of,
+    needs_action,
     network_argument,
     networks_and_settings,
 )
@@ -74,7 +75,7 @@ def add_commands(commands: Any) -> None:
 def _add_eval(commands: Any) -> None:
     """``eval TASK``: a command of every task. Options that all have stand in the help of ``eval`` itself."""
     parser = command(
-        commands, "eval", run_stage, "measure frozen networks by a task, such as probe, tokencut or knn",
+        commands, "eval", needs_action, "measure frozen networks by a task, such as probe, tokencut or knn",
         details="dinoskip eval knn timm:vit_small_patch16_224.dino --data flowers --out runs/knn",
     )  # fmt: skip
     parser.further = _shared_help

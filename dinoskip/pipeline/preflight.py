@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from dinoskip.errors import ConfigError, DataError, DiskFull, WeightsError
 from dinoskip.pipeline.estimate.costs import Cost, peak_disk
@@ -24,9 +25,13 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.runtime.console import human_bytes
 from dinoskip.settings.specs import split_spec
 
-PACKAGES: Mapping[str, tuple[str, str]] = {
-    "timm": ("timm", "timm"), "tv": ("torchvision", "torchvision"), "hf": ("transformers", "'dinoskip[hub]'"),
-}  # fmt: skip
+PACKAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "timm": ("timm", "timm"),
+        "tv": ("torchvision", "torchvision"),
+        "hf": ("transformers", "'dinoskip[hub]'"),
+    }
+)
 """The package that reads specs of a kind, and what pip installs for it."""
 DISK = "disk"
 """What ``--accept`` takes where the estimate of a study's disk is thought to be too high."""

@@ -165,7 +165,9 @@ def _placed(
             f"{count} columns in {style.width_mm:g} mm at {style.dpi} dpi are {max(0, cell)} pixels each",
             "fewer --blocks or --models, or a larger --width-mm or --dpi",
         )
-    lefts, left, spans = [], (free - cell * count) // 2, []
+    lefts: list[int] = []
+    spans: list[tuple[int, int]] = []
+    left = (free - cell * count) // 2
     for group in groups:
         starts = [left + number * (cell + gap) for number in range(len(group.columns))]
         lefts += starts
@@ -192,7 +194,8 @@ def _placed(
         for at, part in enumerate(lines)
     ]
     rules = [(a, b, round(upper + line / 4)) for g, (a, b) in zip(groups, spans, strict=True) if g.name]
-    tops, y = [], math.ceil(top)
+    tops: list[tuple[int, int]] = []
+    y = math.ceil(top)
     for row in rows:
         shape = next((c.pixels.shape for c in row if c is not None), (1, 1))
         high = max(1, round(cell * min(_TALLEST, shape[0] / shape[1])))
