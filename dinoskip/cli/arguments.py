@@ -7,11 +7,17 @@ needs when it runs.
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import json
 import re
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from dinoskip.errors import ConfigError, did_you_mean
@@ -30,18 +36,31 @@ LIKE_DATA = (
 )  # fmt: skip
 MEANT = {
     **dict.fromkeys(LIKE_DATA, "--data"),
-    **dict.fromkeys(("--model", "--weights", "--checkpoint", "--ckpt", "--run"), "--backbone"),
+    **dict.fromkeys(("--backbone", "--network", "--model", "--weights", "--checkpoint", "--ckpt", "--run"), "NETWORK"),
     **dict.fromkeys(("--output", "--output-dir", "--out-dir", "--save", "-o"), "--out"),
 }
-"""What other programs call our options."""
+"""What other programs, and earlier versions, call our options and arguments."""
+MOST_KEYS = 3
+"""Settings of one name that an error shows: enough to see how they are written."""
+MOST_BLOCKS = 1000
+"""The highest number of a block that an option takes: above any network's depth, below a list that fills memory."""
+BLOCKS = "all, or blocks such as 3,6,9-12 (default: all)"
+"""What ``--blocks`` takes."""
 CHECKING = ("validate", "check", "lint")
 """What other programs call a look at a configuration."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, exit code 2; for a command or an option that there is not, the one that may be meant."""
+    """Errors in one line, exit code 2; for a command or an option that there is not, the one that may be meant.
+
+    ``groups`` are names of commands by heading, in which the help of the program lists them. ``settings`` gives the
+    dotted keys that a command takes as ``a.b=value``, and ``further`` a text for the end of its help.
+    """
 
     _commands: Any = None
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({})
+    settings: Callable[[], Sequence[str]] = tuple
+    further: Callable[[], str] = str
 
     def add_subparsers(self, **settings: Any) -> Any:
         """Add commands as argparse does; a name that is no command is answered by the nearest one."""
@@ -52,6 +71,21 @@ class Parser(argparse.ArgumentParser):
     def command_names(self) -> list[str]:
         """Names of the commands that help lists: those with a description."""
         return [command for command, parser in self._commands.choices.items() if parser.description]
+
+    def format_help(self) -> str:
+        """Help as argparse has it; where there are groups of commands, one line a command."""
+        if not self.groups:
+            return super().format_help() + self.further()
+        helps = {action.dest: action.help or "" for action in self._commands._choices_actions}
+        width, columns = max(map(len, helps)) + 2, shutil.get_terminal_size().columns
+        lines = [f"usage: {self.prog} COMMAND ...", "", *textwrap.wrap(self.description or "", columns)]
+        for heading, names in self.groups.items():
+            lines += ["", f"{heading}:"]
+            for name in (name for name in names if name in helps):
+                text = f"    {name:{width}}{helps[name]}"
+                lines += textwrap.wrap(text, columns, subsequent_indent=" " * (4 + width))
+        ends = f"Options of a command: {self.prog} COMMAND --help. {self.epilog}"
+        return "\n".join([*lines, "", *textwrap.wrap(ends, columns), ""])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, after checking the names of commands and options."""
@@ -75,18 +109,41 @@ class Parser(argparse.ArgumentParser):
             checks = "checks every setting and the data and computes nothing, without the data with --assume-data"
             self.error(f"{name!r} is no command: `dinoskip plan CONFIG` {checks}")
         if name not in self._commands.choices:
-            near = did_you_mean(name, self.command_names)
-            self.error(f"{name!r} is no command: {near or 'there are ' + ', '.join(self.command_names)}")
+            whole = {name: name for name in self.command_names}
+            for first, parser in self._commands.choices.items():
+                inner = parser.command_names if isinstance(parser, Parser) and parser._commands is not None else []
+                whole |= {name: f"{first} {name}" for name in inner if name not in whole}
+            near = difflib.get_close_matches(name, whole, 1, 0.5)
+            there = f"did you mean {whole[near[0]]}?" if near else f"there are {', '.join(self.command_names)}"
+            self.error(f"{name!r} is no command: {there}")
 
     def _check_options(self, given: Sequence[str]) -> None:
         known = [option for action in self._actions for option in action.option_strings]
         for option in (text.partition("=")[0] for text in given if re.match(r"--?[a-z]", text)):
             if option in known or (option.startswith("--") and any(name.startswith(option) for name in known)):
                 continue
-            if MEANT.get(option) in known:
-                self.error(f"no option {option}: this command takes {MEANT[option]}")
-            if near := did_you_mean(option, [name for name in known if name.startswith("--")]):
-                self.error(f"no option {option}: {near}")
+            if hint := self._hint(option, known):
+                self.error(f"no option {option}: {hint}")
+
+    def _hint(self, option: str, known: Sequence[str]) -> str:
+        """What is meant by an option that this command does not have: an argument, a setting or an option of its."""
+        near = difflib.get_close_matches(option, MEANT, 1, 0.85)  # a letter is wrong
+        meant = MEANT[near[0]] if near else None
+        if meant in known:
+            return f"this command takes {meant}"
+        if meant == "NETWORK" and any(action.dest == "network" for action in self._actions):
+            return f"this command takes the network without an option: {self.prog} NETWORK ..."
+        word = option.lstrip("-").replace("-", "_")
+        keys = list(self.settings())
+        if called := [key for key in keys if key.rpartition(".")[2] == word]:
+            return f"it is a setting: write {' or '.join(f'{key}=VALUE' for key in called[:MOST_KEYS])}"
+        # without their dashes, which are alike in all and made --quiet near to --size
+        if near := difflib.get_close_matches(word, names := [name.lstrip("-") for name in known], 1, 0.6):
+            return f"did you mean {known[names.index(near[0])]}?"
+        last = [key.rpartition(".")[2] for key in keys]
+        if near := difflib.get_close_matches(word, last, 1, 0.75):
+            return f"did you mean the setting {keys[last.index(near[0])]}=VALUE?"
+        return ""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """End as argparse does; what was given, and is told again, is made visible."""
@@ -97,10 +154,22 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
 
-def command(commands: Any, name: str, handler: Handler, text: str, *, details: str = "") -> argparse.ArgumentParser:
-    """Declare a command: its name, what it does (a phrase for the list), and the function that does it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def command(
+    commands: Any,
+    name: str,
+    handler: Handler,
+    text: str,
+    *,
+    details: str = "",
+    parents: Sequence[argparse.ArgumentParser] = (),
+) -> Parser:
+    """Declare a command: its name, what it does (a phrase for the list), and the function that does it.
+
+    ``parents`` are parsers whose options it has, too.
+    """
+    parser: Parser = commands.add_parser(
         name,
+        parents=list(parents),
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         epilog=details or None,
@@ -120,11 +189,34 @@ def command(commands: Any, name: str, handler: Handler, text: str, *, details: s
 
 def group(commands: Any, name: str, text: str) -> Any:
     """Declare a command that has commands of its own; returns what they are added to."""
-    parser = command(commands, name, _nothing, text)
+    parser = command(commands, name, needs_action, text)
     return parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
 
 
-def _nothing(args: Args) -> int:
+def network_argument(parser: argparse.ArgumentParser, *, several: bool = False, required: bool = True) -> None:
+    """``NETWORK``, the one way to name a network, or several of them, among which settings ``a.b=value`` may stand."""
+    if not several:
+        parser.add_argument("network", metavar="NETWORK", help=SPEC)
+        return
+    text = f"{SPEC}; several are compared; a.b=value among them is a setting"
+    parser.add_argument("network", nargs="+" if required else "*", metavar="NETWORK", help=text)
+
+
+def is_setting(text: str) -> bool:
+    """Whether a word is ``a.b=value``, and not a checkpoint that is called so, as Lightning's ``epoch=3.ckpt``."""
+    return re.match(r"[a-z_.0-9]+=", text) is not None and not Path(text).is_file()
+
+
+def networks_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The networks and the settings of a command's words; :class:`ConfigError` without a network."""
+    networks = [text for text in words if not is_setting(text)]
+    if not networks:
+        raise ConfigError("NETWORK: none is given", f"write {SPEC}")
+    return networks, [text for text in words if is_setting(text)]
+
+
+def needs_action(args: Args) -> int:
+    """The handler of a command that has commands of its own."""
     return 2  # never called: an action is required
 
 
@@ -177,9 +269,20 @@ def computing_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def overrides_argument(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the settings that a command takes as ``a.b=value``, with ``text`` as their help."""
+def overrides_argument(parser: Parser, text: str, settings: Callable[[], Any], place: str = "") -> None:
+    """Add the settings that a command takes as ``a.b=value``, with ``text`` as their help.
+
+    ``settings`` gives the class that they are of, at the dotted key ``place``.
+    """
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help=text)
+    parser.settings = partial(keys_of, settings, place)
+
+
+def keys_of(settings: Callable[[], Any], place: str = "") -> list[str]:
+    """The dotted keys of a class of settings at ``place``."""
+    from dinoskip.cli.settings import settings_of  # which imports this module
+
+    return list(dict.fromkeys(row.key for row in settings_of(settings(), place)))
 
 
 def json_option(parser: argparse.ArgumentParser, what: str = "the result") -> None:
@@ -188,13 +291,17 @@ def json_option(parser: argparse.ArgumentParser, what: str = "the result") -> No
 
 
 def blocks_of(text: str) -> Literal["all"] | list[int]:
-    """Read ``--blocks``, all or numbers; :class:`ConfigError` for anything else."""
+    """Read ``--blocks``: all, or numbers and ranges such as 3,6 and 9-12; :class:`ConfigError` for anything else."""
     if text == "all":
         return "all"
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--blocks {text}: is neither all nor numbers such as 3,6,9,12") from None
+    numbers: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last <= MOST_BLOCKS:
+            raise ConfigError(f"--blocks {text}: is neither all nor numbers and ranges such as 3,6,9-12")
+        numbers += range(first, last + 1)
+    return sorted(dict.fromkeys(numbers))
 
 
 def facets_of(text: str) -> list[str]:

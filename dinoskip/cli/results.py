@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "compare",
         compare,
-        "compare two results over the same images: paired difference, its interval, McNemar's test",
+        "compare two results over the same images: difference and tests",
         details="If several blocks match, one is chosen without the reported images: for a probe on held-out training\n"
         "images, otherwise by cross-fitting over halves of the images, or with fewer than 30 images the last.",
     )
@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "board",
         board,
-        "merge the rows of any number of studies and machines into one sortable page and CSV",
+        "merge the rows of studies and machines into one page and CSV",
         details="Ranks backbones where task, metric, data set, split, protocol, resolution, norm, facet, classes and "
         "number\nof images are the same; for other rows it says which setting differs.",
     )

@@ -29,9 +29,7 @@ class Setting(NamedTuple):
 
 
 def add_commands(commands: Any) -> None:
-    parser = command(
-        commands, "settings", settings, "list the settings of studies and runs, with default, range and meaning"
-    )
+    parser = command(commands, "settings", settings, "list all settings, with default, range and meaning")
     parser.add_argument(
         "words",
         nargs="*",

@@ -25,7 +25,7 @@ from dinoskip.pipeline.estimate import costs as estimates
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
-from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.study import Study, build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 from dinoskip.runtime.console import duration, human_bytes, log, say
 from dinoskip.runtime.environment import machine
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def _study_arguments(parser: Any, *, choose: bool = False) -> None:
     parser.add_argument("config", help="a study's YAML; `dinoskip init-study NAME` writes one to start from")
-    overrides_argument(parser, "settings that override the file")
+    overrides_argument(parser, "settings that override the file", lambda: Study)
     json_option(parser)
     if choose:
         parser.add_argument("--only", metavar="STAGE", help="run only this stage; its inputs must be finished")
@@ -69,14 +69,14 @@ def add_commands(commands: Any) -> None:
         commands,
         "run",
         run,
-        "run a study: train, evaluate and show every variant; continue where it stopped",
+        "run a study, or continue it where it stopped",
         details=f"stages: {', '.join(stages.names())}",
     )
     _study_arguments(parser, choose=True)
     accept_option(parser)
     _retrain_option(parser)
     computing_options(parser)
-    parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
+    parser = command(commands, "plan", plan, "list for every stage whether it must run, and why")
     _study_arguments(parser)
     accept_option(parser)
     _retrain_option(parser)
@@ -95,9 +95,7 @@ def add_commands(commands: Any) -> None:
         "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its pictures into a folder beside it"
     )
     computing_options(parser)
-    parser = command(
-        commands, "gc", gc, "list stage outputs that a study no longer uses, and delete them with --delete"
-    )
+    parser = command(commands, "gc", gc, "list, and delete, stage outputs that a study no longer uses")
     _study_arguments(parser)
     parser.add_argument("--delete", action="store_true", help="delete them; unfinished work is kept")
     parser.add_argument(

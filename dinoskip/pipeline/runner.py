@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,7 @@ class Runner:
         accepted: Sequence[str] = (),
         retrain: bool = False,
         look: Callable[[], None] = lambda: None,
+        room: Callable[[Runner, Collection[str]], None] | None = None,
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
@@ -53,13 +54,14 @@ class Runner:
 
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
         doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
-        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written.
+        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written,
+        ``room`` if the nodes that are to run do not fit on the disk.
         """
         self.study, self.works, self.memory, self.results = study, works, memory, results or study
         self.artifacts = Artifacts(study)
         trainings = {name for name, stage in stages.items() if stage.trains}
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages), trainings=trainings, retrain=retrain)
-        self.stages, self.look = stages, look
+        self.stages, self.look, self.room = stages, look, room
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers, self.accepted = device, workers, list(accepted)
         self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
@@ -117,6 +119,11 @@ class Runner:
         refuse_damaged(self.planner.plan(), chosen)
         progress = self.progress(chosen)  # plans: what is cached further on decides which stores are used up
         self.stores.tidy()
+        missing = {
+            node.id for node in self.planner.nodes if node.id in chosen and self.planner.step(node).state != "cached"
+        }
+        if self.room is not None and missing:
+            self.room(self, missing)
         for node in self.planner.nodes:
             step = self.planner.step(node)
             if node.id not in chosen:

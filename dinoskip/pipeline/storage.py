@@ -88,7 +88,7 @@ class Stores:
         for used, path in self.used_up():
             if taken + needed <= self.rules.limit:
                 break
-            taken -= _size(path)
+            taken -= size_below(path)
             self._release(used, path)
         if taken + needed > self.rules.limit:
             raise DiskFull(
@@ -102,15 +102,15 @@ class Stores:
         partial = self.planner.artifacts.partial(without.id, self.planner.keys[without.id])
         root = self.planner.artifacts.root
         names = [name for name, stage in self.stages.items() if stage.disposable]
-        return sum(_size(root / name, leave=(partial,)) for name in names)
+        return sum(size_below(root / name, leave=(partial,)) for name in names)
 
     def _release(self, node: Node, path: Path) -> None:
-        size = _size(path)
+        size = size_below(path)
         self.planner.artifacts.release(node.id, self.planner.keys[node.id])
         log.info("%-44s used up: %s removed", node.id, human_bytes(size))
 
 
-def _size(folder: Path, leave: Collection[Path] = ()) -> int:
+def size_below(folder: Path, leave: Collection[Path] = ()) -> int:
     """Bytes of all files below a folder but for those below some others."""
     return sum(
         path.stat().st_size

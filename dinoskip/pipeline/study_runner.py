@@ -8,7 +8,7 @@ from dataclasses import replace
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.output import given_folder
-from dinoskip.pipeline import leaks, meaning
+from dinoskip.pipeline import leaks, meaning, preflight
 from dinoskip.pipeline.estimate.costs import costs, peak_memory
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
@@ -17,6 +17,7 @@ from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.storage import size_below
 from dinoskip.pipeline.study import STAGES
 from dinoskip.pipeline.variants import Variant
 from dinoskip.runtime.console import log
@@ -43,6 +44,7 @@ def study_runner(
     if accept is not None:  # before counts are kept in its folder
         for place in dict.fromkeys((study.directory, study.results)):
             given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
+        preflight.refuse_unready(study, variants, nodes)
     found = [*meaning.verdicts(study), *leaks.verdicts(study)]
     accepted: list[str] = []
     if accept is not None:
@@ -53,7 +55,10 @@ def study_runner(
             if verdict.state == "said":
                 log.info("%s", verdict.line)
     of_data = [_with_verdicts(node, found) for node in nodes]
-    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain)
+    on_disk = accept is not None and preflight.DISK not in {*study.accept, *accept}
+    return runner_of(
+        study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain, on_disk=on_disk
+    )
 
 
 def runner_of(
@@ -65,8 +70,12 @@ def runner_of(
     workers: int = 0,
     accepted: Sequence[str] = (),
     retrain: bool = False,
+    on_disk: bool = False,
 ) -> Runner:
-    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass."""
+    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass.
+
+    With ``on_disk`` it refuses to begin what the disk has no room for.
+    """
 
     def works() -> dict[str, Work]:
         try:
@@ -79,6 +88,15 @@ def runner_of(
             return peak_memory(StudyImages(study), study, variants, nodes)
         except (ConfigError, DataError):  # as above
             return {}
+
+    def room(runner: Runner, missing: Collection[str]) -> None:
+        try:
+            every = costs(StudyImages(study), study, variants, nodes)
+        except (ConfigError, DataError):
+            return
+        taken = sum(size_below(path) for path in runner.continued())
+        readers = runner.planner.readers
+        preflight.refuse_without_room(study.directory, every, missing, readers, study.storage_rules, taken)
 
     return Runner(
         study.directory,
@@ -93,6 +111,7 @@ def runner_of(
         accepted=accepted,
         retrain=retrain,
         look=lambda: refuse_foreign(study.results),
+        room=room if on_disk else None,
     )
 
 

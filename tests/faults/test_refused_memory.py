@@ -79,7 +79,7 @@ def _with_little(megabytes: int, folder: str) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, ((used + (megabytes << 20)),) * 2)
     spec = "timm:vit_base_patch16_224,pretrained=false"
-    arguments = ["features", "export", "--backbone", spec, "--data", "photos", "--out", "out", "-q"]
+    arguments = ["features", "export", spec, "--data", "photos", "--out", "out", "-q"]
     with open("said", "w") as said:
         os.dup2(said.fileno(), 2)
         code = cli.main(arguments)

@@ -71,7 +71,7 @@ def test_a_split_that_is_fitted_and_scored_is_refused_by_name(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"evaluate.{name}.train_split" in line
     assert "'val'" in line
-    command = [name, "--backbone", NETWORK, "--data", str(tmp_path), "--out", str(tmp_path / "out"), *twice[1:]]
+    command = ["eval", name, NETWORK, "--data", str(tmp_path), "--out", str(tmp_path / "out"), *twice[1:]]
     assert main(command) == 2, "the single command, too"
     assert f"evaluate.{name}.train_split" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

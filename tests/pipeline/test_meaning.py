@@ -59,7 +59,7 @@ def test_another_numbering_is_refused_by_plan_and_commands(
     monkeypatch.undo()
     assert not (tmp_path / "runs/s/stages").exists()
     out = ["--out", str(tmp_path / "out"), "--device", "cpu"]
-    command = ["probe", "--backbone", NETWORK, "--kind", "masks", "--data", str(tmp_path / "mine"), *out]
+    command = ["eval", "probe", NETWORK, "--kind", "masks", "--data", str(tmp_path / "mine"), *out]
     assert main(command) == 3
     assert not (tmp_path / "out/stages").exists()
     assert main(["plan", path, "data.mine.values=[0,255]"]) == 0

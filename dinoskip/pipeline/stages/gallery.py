@@ -194,7 +194,5 @@ STAGE = Stage(
     measures="the gallery",
     check=check,
     version=layers.version(),
-    command=Command(
-        "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
-    ),
+    command=Command("make a page of images × blocks × networks, of any images", "gallery.first=40", kind="images"),
 )

@@ -99,7 +99,7 @@ def test_a_study_without_them_is_as_it_was(tmp_path: Path) -> None:
 def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: list[str]) -> None:
     ScenesConfig(images=8, size=64, val_fraction=0.5).generate(tmp_path / "scenes")
     done = dinoskip(
-        task, "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2", "--data",
+        "eval", task, "timm:vit_tiny_patch16_224,pretrained=false,depth=2", "--data",
         str(tmp_path / "scenes"), "--kind", "voc", "--out", str(tmp_path / "out"), "--json", "-q", *settings,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -35,7 +35,7 @@ def test_the_command_on_a_folder_in_the_published_layout(tmp_path: Path, capsys:
     data = RoomsConfig(images=4, size=32, val_fraction=0.5).generate(tmp_path / "made")
     settings = {"iterations": 2, "batch_size": 2, "crop": [32, 32], "bins": 4, "upsample": 1, "evaluated": "all"}
     code = main([
-        "depth", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--data", str(data),
+        "eval", "depth", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--data", str(data),
         "--out", str(tmp_path / "out"), "--blocks", "1,2", "--json", "--device", "cpu",
         *(f"evaluate.depth.{key}={json.dumps(value)}" for key, value in settings.items()),
     ])  # fmt: skip

@@ -30,7 +30,7 @@ def test_the_command_on_class_folders(tmp_path: Path, capsys: pytest.CaptureFixt
     for split, seed in (("train", 0), ("val", 1)):
         make_classes(tmp_path / "shapes" / split, 3, seed=seed)
     code = main([
-        "linear", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
+        "eval", "linear", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
         "--data", str(tmp_path / "shapes"), "--out", str(tmp_path / "out"), "--device", "cpu", "--protocol", "dino",
         "evaluate.linear.size=32", "evaluate.linear.epochs=1", "evaluate.linear.batch_size=4",
     ])  # fmt: skip

@@ -41,7 +41,7 @@ def test_the_command_on_the_files_of_probe3d(
         with open(tmp_path / "test" / f"{number}.npz", "wb") as stream:
             np.savez(stream, image=room.image, normals=room.normals, depth=room.depth)
     code = main([
-        "normals", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
+        "eval", "normals", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
         "--data", str(tmp_path), "--out", str(tmp_path_factory.mktemp("out")), "--device", "cpu",
         "evaluate.normals.epochs=1",
     ])  # fmt: skip
