@@ -15,7 +15,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
@@ -269,20 +268,13 @@ def computing_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def overrides_argument(parser: Parser, text: str, settings: Callable[[], Any], place: str = "") -> None:
+def overrides_argument(parser: Parser, text: str, settings: Callable[[], Sequence[str]] = tuple) -> None:
     """Add the settings that a command takes as ``a.b=value``, with ``text`` as their help.
 
-    ``settings`` gives the class that they are of, at the dotted key ``place``.
+    ``settings`` gives their dotted keys (:func:`dinoskip.cli.settings.keys_of`).
     """
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help=text)
-    parser.settings = partial(keys_of, settings, place)
-
-
-def keys_of(settings: Callable[[], Any], place: str = "") -> list[str]:
-    """The dotted keys of a class of settings at ``place``."""
-    from dinoskip.cli.settings import settings_of  # which imports this module
-
-    return list(dict.fromkeys(row.key for row in settings_of(settings(), place)))
+    parser.settings = settings
 
 
 def json_option(parser: argparse.ArgumentParser, what: str = "the result") -> None:

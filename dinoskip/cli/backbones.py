@@ -23,12 +23,12 @@ from dinoskip.cli.arguments import (
     facets_of,
     group,
     json_option,
-    keys_of,
     needs_action,
     network_argument,
     networks_and_settings,
 )
 from dinoskip.cli.rows import conclude, rows_file
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
 from dinoskip.errors import ConfigError
@@ -141,7 +141,7 @@ def _of_stage(parser: Parser, stage: Stage) -> None:
     """What a command has of its stage: the settings that it takes, its kind of data, and its flags."""
     assert stage.command is not None
     parser.set_defaults(kind=stage.command.kind, settings=[])
-    parser.settings = partial(keys_of, partial(_class_of, stage), stage.place)
+    parser.settings = partial(keys_of, stage.section, stage.place)
     for opt in stage.command.options:
         if opt.metavar is None:
             parser.add_argument(opt.flag, action="append_const", dest="settings", const=opt.setting, help=opt.help)
@@ -149,10 +149,6 @@ def _of_stage(parser: Parser, stage: Stage) -> None:
             parser.add_argument(
                 opt.flag, action="append", dest="settings", metavar=opt.metavar, type=opt.setting.format, help=opt.help
             )
-
-
-def _class_of(stage: Stage) -> Any:
-    return stage.section
 
 
 def _add_export(actions: Any) -> None:

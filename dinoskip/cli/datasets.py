@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from dinoskip.cli.arguments import (
@@ -17,6 +18,7 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     print_json,
 )
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
@@ -27,14 +29,14 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.runtime.console import say
-from dinoskip.settings.config import Config, RawConfig, apply_overrides, validate
+from dinoskip.settings.config import RawConfig, apply_overrides, validate
 
 
 def add_commands(commands: Any) -> None:
     actions = group(commands, "data", "look at data sets, or compose the embedded one")
     parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
     parser.add_argument("kind", choices=folder_kinds(), help="its layout")
-    overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...", _no_class)
+    overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...")
     data_option(parser, "the data set's folder")
     parser.add_argument(
         "--sample", type=count, default=200, metavar="N", help="images of a split to read (default: 200; 0: all)"
@@ -47,7 +49,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; existing files are kept")
     parser = command(actions, "scenes", scenes, "compose labelled scenes from bundled photographs")
     parser.add_argument("out", help="folder to make")
-    overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...", lambda: ScenesConfig)
+    overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...", partial(keys_of, ScenesConfig))
     parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
     parser.add_argument("out", help="folder to make; run again to continue after an interruption")
     data_option(parser, "a folder of photographs or a data set's, a .tar file or a folder of them")
@@ -63,11 +65,6 @@ def add_commands(commands: Any) -> None:
         "--quality", type=count, default=90, metavar="Q", help="quality of the JPEGs, 1-100 (default: 90)"
     )
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="threads (default: 0, one a processor)")
-
-
-def _no_class() -> Any:
-    """Settings of which the class is known when the kind is."""
-    return Config
 
 
 def check(args: Args) -> int:

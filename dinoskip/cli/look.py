@@ -15,11 +15,11 @@ from dinoskip.cli.arguments import (
     count,
     data_option,
     json_option,
-    keys_of,
     network_argument,
     networks_and_settings,
 )
 from dinoskip.cli.rows import conclude
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.sets import folder_kinds
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
@@ -65,7 +65,7 @@ def add_commands(commands: Any) -> None:
 def _keys() -> list[str]:
     """The settings of what a look does."""
     places = (*(f"evaluate.{name}" for name in MEASURES), "gallery")
-    return [key for key in keys_of(lambda: Study) if key.rpartition(".")[0] in places]
+    return [key for key in keys_of(Study) if key.rpartition(".")[0] in places]
 
 
 def look(args: Args) -> int:

@@ -54,6 +54,11 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
     return rows
 
 
+def keys_of(kind: Any, place: str = "") -> list[str]:
+    """The dotted keys of a configuration type at ``place``."""
+    return list(dict.fromkeys(row.key for row in settings_of(kind, place)))
+
+
 def _tag_of(section: Any) -> str:
     """The value by which a configuration type is chosen among several; empty if there is none."""
     tags = [section.model_fields.get(key) for key in ("name", "kind", "objective")]

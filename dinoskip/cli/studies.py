@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
+from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import find_below, read_json
 from dinoskip.pipeline import cleaning, graph, stages
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 def _study_arguments(parser: Any, *, choose: bool = False) -> None:
     parser.add_argument("config", help="a study's YAML; `dinoskip init-study NAME` writes one to start from")
-    overrides_argument(parser, "settings that override the file", lambda: Study)
+    overrides_argument(parser, "settings that override the file", partial(keys_of, Study))
     json_option(parser)
     if choose:
         parser.add_argument("--only", metavar="STAGE", help="run only this stage; its inputs must be finished")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     recipe_source,
 )
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import FolderConfig
@@ -37,7 +39,7 @@ def _run_arguments(parser: Any, recipe: str, example: str, job: Any) -> None:
     parser.add_argument(
         "config", nargs="?", help=f"YAML with seed, model, optimizer, {recipe} (a study's, without its variants)"
     )
-    overrides_argument(parser, f"settings, e.g. {example}", lambda: job)
+    overrides_argument(parser, f"settings, e.g. {example}", partial(keys_of, job))
     parser.add_argument("--out", required=True, metavar="DIR", help="the run directory")
     parser.add_argument(
         "--allow-change",

@@ -230,7 +230,7 @@ def _repeated(cell: GridCell, size: tuple[int, int]) -> Pixels:
 
 def _canvas(place: _Place, style: GridStyle, letters: _Letters) -> tuple[Any, Any]:
     """A figure and axes in pixels of the whole of it, with letters and lines."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # heavy
 
     figure = Figure(figsize=(place.width / style.dpi, place.height / style.dpi), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])

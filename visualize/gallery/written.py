@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from dinoskip.errors import DataError
 from dinoskip.io.files import read_regular, read_text
+from dinoskip.io.images import picture_from_bytes
 from visualize.gallery.files import FOLDER
 
 LARGEST = 2**30  # bytes of a page that is read: 500 images inside one file have 100 MB
@@ -73,7 +72,7 @@ class WrittenGallery:
         try:
             inside = self.embedded.get(name)
             content = read_regular(self.folder / FOLDER / name, LARGEST) if inside is None else base64.b64decode(inside)
-            return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
+            return picture_from_bytes(content, f"{self.folder}: {name}")
         except (OSError, ValueError, SyntaxError) as error:
             raise DataError(
                 f"{self.folder}: the picture {name} cannot be read: {error}", "run the gallery again"
