@@ -50,7 +50,7 @@ class GalleryImage:
 
 @dataclass(frozen=True)
 class GalleryModel:
-    """One column. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
+    """One column, called ``words`` on the pages and ``name`` in files. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
 
     ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
@@ -71,6 +71,12 @@ class GalleryModel:
     maps: Mapping[str, Mapping[int, Mapping[str, np.ndarray]]] = field(default_factory=dict)
     surfaces: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
     strips: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
+    words: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the pages call it: ``words``, or its name where it has none."""
+        return self.words or self.name
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def build_report(report: Report, out: Path) -> None:
     _write_page(report, kept, (pairs, silent), seen, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [base for base in report.baselines if base.model == row.model] for row in report.baselines}
-    rows = {**report.rows, **below}
+    rows = {**{variant.file_name: variant.rows for variant in report.variants}, **below}
     write_long_table(report.title, rows, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(rows))
     plain = [tables.answer, tables.best, *tables.blocks]

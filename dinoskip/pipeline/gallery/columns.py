@@ -205,8 +205,9 @@ def _columns(task: Task, model: ShownModel, shown: _Shown, scratch: Path) -> lis
         blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]
         if not blocks:
             continue
-        name = label if len(whole.parts) == 1 else f"{label}, {backbone.patch_size} px a cell"
-        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number)))
+        cell = "" if len(whole.parts) == 1 else f", {backbone.patch_size} px a cell"
+        column = _column(task, label, f"{label}{cell}", backbone, blocks, shown, scratch / str(number))
+        columns.append(replace(column, words=f"{model.words or label}{cell}"))
     return columns
 
 
@@ -371,7 +372,7 @@ def _write_page(
         names = [column.name for _, column in columns]
         strip = [_block_of_strip(task, column, section.block, label) for label, column in columns]
         photos = dict(zip(page.ids, page.paths, strict=True))
-        write_sheets(photos, names, views.aligned, block, task.out, section.sheet, strip)
+        write_sheets(photos, [column.title for _, column in columns], views.aligned, block, task.out, section.sheet, strip)
         write_json(
             task.out / "outliers.json",
             {

@@ -95,7 +95,7 @@ def measured(task: Task) -> Report:
         baselines=baselines,
         records=_records(task),
         confounds=_confounds(task, variants),
-        notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(rows)],
+        notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(task, rows)],
         unmeasured=unmeasured([*task.inputs, *settings.missing]),
         compare=[name for name in settings.section.compare if name in published.PUBLISHED],
         datasets=published_names(settings.data),
@@ -129,13 +129,14 @@ def _records(task: Task) -> dict[EvalResult, ImageRecords]:
 
 
 def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
-    """A log of every training run, by variant, in the study's order."""
+    """A log of every training run, by the variant's words, in the study's order."""
     logs = {
         role.partition("/")[2]: read_metrics(path / name)
         for role, path in task.inputs.items()
         if role.startswith(_TRAINING)
     }
-    return {variant.name: logs[variant.name] for variant in task.settings.variants if variant.name in logs}
+    named = task.settings.words_of
+    return {named(variant.name): logs[variant.name] for variant in task.settings.variants if variant.name in logs}
 
 
 def _trained_with(task: Task) -> dict[str, str]:
@@ -145,7 +146,7 @@ def _trained_with(task: Task) -> dict[str, str]:
         if role.startswith(_TRAINING) and (path / "env.json").is_file():
             machine = RunMachine.read(path)
             about = f"torch {machine.torch}, {machine.cores} cores of {machine.processor}, GPUs: {machine.GPUs}"
-            machines.setdefault(about, []).append(role.partition("/")[2])
+            machines.setdefault(about, []).append(task.settings.words_of(role.partition("/")[2]))
     if len(machines) == 1:
         return {"trained with": next(iter(machines))}
     return {f"trained with ({', '.join(names)})": about for about, names in machines.items()}
@@ -177,10 +178,12 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
             "weights": last.weights[:12],
         }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
-    about |= {"family": run.family, "seed": run.seed} if run.family else {}
+    about |= {"family": task.settings.words_of(run.family), "seed": run.seed} if run.family else {}
     if run.model is not None and run.optimizer is not None:
         about |= {"role": role_of(run.model), "optimizer": run.optimizer.name, "depth": run.model.blocks}
-    return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
+    words = task.settings.words_of(name)
+    shown |= {"in files": name} if words != name else {}
+    return StudyVariant(words, rows=rows, settings=shown, unresolved=unresolved, key=name, **about)
 
 
 _PARTS = ("model", "initialisation", "optimizer")
@@ -270,9 +273,9 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
-        figures.depth_figure(kept, _families(task.settings.trained), out / "depth"),
+        figures.depth_figure(kept, _families(task), out / "depth"),
     ]
-    order, (_, rough) = [variant.name for variant in task.settings.variants], _roughness(task)
+    order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis.trained[key] for name, key in _last_epochs(task, analysis.trained).items()}
@@ -291,18 +294,23 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
 
 
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
-    """``{variant: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
+    """``{words: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
 
     Networks that are not trained go by the variant's own name.
     """
     names: dict[str, str] = {}
-    for variant in (listed.name for listed in task.settings.variants):
+    for words, variant in _in_order(task).items():
         epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
         if epochs:
-            names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
+            names[words] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
         elif variant in networks:
-            names[variant] = variant
+            names[words] = variant
     return names
+
+
+def _in_order(task: Task) -> dict[str, str]:
+    """Names of the study's variants by their words."""
+    return {task.settings.words_of(variant.name): variant.name for variant in task.settings.variants}
 
 
 def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
@@ -333,17 +341,18 @@ def _inside(task: Task, photographs: Inside) -> Inside:
     )
 
 
-def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
-    """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
+def _families(task: Task) -> dict[str, tuple[str, int]]:
+    """``{words: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
     families: dict[str, tuple[str, int]] = {}
-    for variant in variants:
+    for variant in task.settings.trained:
         if variant.model is not None and variant.optimizer is not None:
             key = json.dumps([{**dump(variant.model), "depth": None}, dump(variant.optimizer)], sort_keys=True)
             label = ", ".join(filter(None, (role_of(variant.model), variant.optimizer.name)))
             if label in names.values() and key not in names:
                 label = f"{label} ({variant.name})"
-            families[variant.name] = (names.setdefault(key, label), variant.model.blocks)
+            words = task.settings.words_of(variant.name)
+            families[words] = (names.setdefault(key, label), variant.model.blocks)
     return families
 
 
@@ -355,7 +364,7 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         body = []
         for name, path in swept.items():
             sweep = SweepResult.read(path)
-            body += [[name, run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates]
+            body += [[task.settings.words_of(name), run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates]
             measure = f"{sweep.measure} after {sweep.epochs} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
@@ -365,7 +374,8 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         tables += [outliers] if outliers.rows else []
     for role, path in sorted(task.inputs.items()):
         if role.startswith("calibrate/"):
-            tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
+            words = task.settings.words_of(role.partition("/")[2])
+            tables.append(calibration_table(words, read_json(path / "calibration.json")))
     if analysis:
         tables += [quantised_table(analysis.quantised)] if analysis.quantised else []
         tables += label_free_tables(analysis.label_free or {})
@@ -445,12 +455,12 @@ def strip_of(gallery: Path) -> Preview:
 # --- what is said ----------------------------------------------------------------------------------------
 
 
-def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
+def _not_finite(task: Task, rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """Numbers that came out empty: there was nothing to average."""
     lines = []
     for name, variant_rows in rows.items():
         empty = sorted({f"{row.metric} on {row.dataset}" for row in variant_rows if not math.isfinite(row.value)})
-        lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+        lines += [f"{task.settings.words_of(name)}: no number for {', '.join(empty)}: nothing to average"] if empty else []
     return lines
 
 
