@@ -26,6 +26,7 @@ from visualize.report.answer import Answer, answers, choices, dependences, verdi
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
+from visualize.report.first_sentence import values_said
 from visualize.report.markdown import report_markdown
 from visualize.report.overview import Overview, described, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
@@ -63,14 +64,14 @@ def build_report(report: Report, out: Path) -> None:
     seen = overviews(every, folded)
     tables = ReportTables(
         answer_table(pairs, every=every),
-        answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
+        answer_table(silent, "silent", "Inconclusive metrics") if folded else None,
         separation_said(separated),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [*(compared(table, study, report.baselines) for table in map(published, report.compare)), *report.others],
         _claims(report, study) if report.compare else None,
-        " ".join([verdict(pairs, every), *dependences(every)]),
+        " ".join(filter(None, [values_said(every, folded), verdict(pairs, every), *dependences(every)])),
         overview_tables(seen),
     )
     for folder in ("img", "tables"):
