@@ -58,7 +58,8 @@ class GalleryModel:
     values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
     ``surfaces`` are predicted and true maps as a task has them, which the layer of its name colours:
     ``{layer: {block: {image id: (predicted, true)}}}``. ``strips`` are the same of images with a ``layer`` of theirs,
-    as numbers of VOC's colours, uint8 (h, w), 0 where nothing is drawn.
+    as numbers of VOC's colours, uint8 (h, w), 0 where nothing is drawn. ``other_cuts`` are those of treated tokens, by
+    treatment, where most graphs of the tokens as they are have no cut.
     """
 
     name: str
@@ -72,6 +73,7 @@ class GalleryModel:
     surfaces: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
     strips: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
     words: str = ""
+    other_cuts: Mapping[str, Mapping[int, Mapping[str, Discovery]]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -131,7 +131,7 @@ def _write_page(
     answered: tuple[Sequence[Answer], Sequence[Answer]],
     seen: Sequence[Overview],
     tables: ReportTables,
-    pictures: Mapping[str, object],
+    pictures: Mapping[str, list[dict[str, str]]],
     out: Path,
 ) -> None:
     names, (pairs, silent) = list(report.rows), answered
@@ -161,6 +161,7 @@ def _write_page(
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],
         **pictures,
+        "head_figures": _heads(pictures["figures"]),
         "gallery": relative_link(report.gallery) if report.gallery else None,
         "sheets": _sheets(report.sheets),
         "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
@@ -171,6 +172,12 @@ def _write_page(
     }
     extra = sections.styles(names)
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
+
+
+def _heads(drawn: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The curves that a page begins with: scores against block; without scores the features'."""
+    named = {PurePosixPath(figure["light"]).stem: figure for figure in drawn}
+    return [named[name] for name in ("blocks", "features") if name in named][:1]
 
 
 def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:

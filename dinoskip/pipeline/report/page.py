@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from dinoskip.io.files import read_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
+from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
@@ -275,6 +276,7 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),
     ]
+    drawn.append(_features_figure(task, out))
     order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
@@ -291,6 +293,28 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
             figures.spectrum_figure({name: curve for name, curve in spectra.items() if curve}, out / "spectrum", order)
         )
     return [figure for figure in drawn if figure is not None]
+
+
+def _features_figure(task: Task, out: Path) -> figures.Figure | None:
+    """Token cosine, effective rank and outliers of the gallery's images by block; None without a gallery's numbers."""
+    gallery = task.inputs.get("gallery")
+    if gallery is None or not (gallery / FEATURES).is_file():
+        return None
+    summed, outliers = read_json(gallery / FEATURES), read_json(gallery / "outliers.json")
+    names = _last_epochs(task, summed)
+
+    def curves(of_network: Mapping[str, Any], key: str, factor: float = 1.0) -> dict[str, dict[int, float]]:
+        return {
+            words: {int(block): factor * row[key] for block, row in of_network[name].items()}
+            for words, name in names.items()
+        }
+
+    quantities = {
+        "mean cosine of an image's patches": curves(summed, "cosine"),
+        "effective rank of an image's patches": curves(summed, "rank"),
+        "outlier patches, %": curves(outliers, "share", 100.0),
+    }
+    return figures.features_figure(quantities, out / "features", list(_in_order(task)))
 
 
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
@@ -437,7 +461,11 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    previews = [strip_of(source)]
+    listed = [
+        Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source, read_json)
+    ]
+    scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
+    previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
     previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
     sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
     return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
