@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
 
 
+_PICTURED = ("probe", "tokencut", "knn")
+"""Commands whose page shows images beside the curve: predictions, boxes, PCA."""
+
+
 def add_commands(commands: Any) -> None:
     actions = group(commands, "features", "work with frozen features")
     _add_export(actions)
@@ -210,10 +214,13 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
+        if stage.name in _PICTURED:
+            tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
+    asked = {stage.name, "gallery"} if stage.name in _PICTURED else {stage.name}
+    nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
 
 

@@ -19,12 +19,12 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.data.sets import folder_kinds
-from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.settings.config import RawConfig, apply_overrides
+from dinoskip.settings.shipped import PAIR
 
 
 def add_commands(commands: Any) -> None:
@@ -37,7 +37,10 @@ def add_commands(commands: Any) -> None:
         "or classes\n(VOC, ADE20K, COCO, images/ and masks/, train/CLASS and val/CLASS), probes, CorLoc and k-NN say "
         "which block is\nbest. Run it again with other backbones: finished results are not computed again.",
     )
-    parser.add_argument("backbone", nargs="+", metavar="BACKBONE", help=f"{SPEC}; a=b changes a setting")
+    parser.add_argument(
+        "backbone", nargs="*", metavar="BACKBONE",
+        help=f"{SPEC} (default: the two that ship with dinoskip, {' '.join(PAIR)}); a=b changes a setting",
+    )  # fmt: skip
     data_option(parser, "a folder of photographs, with labels or without")
     parser.add_argument(
         "--kind",
@@ -47,7 +50,7 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
     parser.add_argument(
-        "--images", type=count, default=200, metavar="N", help="measure on at most N of a split (default: 200; 0: all)"
+        "--images", type=count, default=200, metavar="N", help="score on at most N of a split, show at most N without labels (default: 200; 0: all)"
     )
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     parser.add_argument(
@@ -69,9 +72,7 @@ def _is_setting(text: str) -> bool:
 def look(args: Args) -> int:
     from dinoskip.runtime.distributed import is_main  # torch, as below
 
-    backbones = [text for text in args.backbone if not _is_setting(text)]
-    if not backbones:
-        raise ConfigError("look: no backbone is given", f"write {SPEC}")
+    backbones = [text for text in args.backbone if not _is_setting(text)] or list(PAIR)
     root = Path(args.data)
     out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
     labels, blocks = labels_of(root, args.kind), blocks_of(args.blocks)

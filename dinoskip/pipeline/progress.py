@@ -103,8 +103,8 @@ class StudyProgress:
         unknown = len(left) - len(known)
         if not unknown:
             return f", about {duration(sum(known))} left"
-        more = f"more than {duration(sum(known))} left: " if sum(known) >= 1 else ""
-        return f", {more}{unknown} of {len(left)} have no time yet"
+        untimed = f"{unknown} stage{'s' * (unknown != 1)} not timed yet"
+        return f", about {duration(sum(known))} left ({untimed})" if sum(known) >= 1 else f", {untimed}"
 
 
 def work_of(works: Mapping[str, Work], name: str) -> Work:

@@ -116,8 +116,6 @@ def test_a_look_at_labelled_images_measures_them(
 def test_a_look_at_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["look", VIT, "--data", str(tmp_path / "none")]) == 3
     assert "is not a folder" in capsys.readouterr().err
-    assert main(["look", "evaluate.probe.size=64", "--data", str(_photographs(tmp_path / "p", "1.png"))]) == 2
-    assert "no backbone is given" in capsys.readouterr().err
 
 
 def test_no_more_neighbours_are_asked_for_than_there_are_images() -> None:

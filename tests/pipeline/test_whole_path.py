@@ -109,7 +109,7 @@ def test_a_plan_says_how_long_what_is_missing_will_take(done: Path, capsys: pyte
     try:
         assert main(["plan", str(done)]) == 0
         told = capsys.readouterr().err
-        assert re.search(r"3 stages to run, .* 2 of 3 have no time yet", told), "the other network's probe was timed"
+        assert re.search(r"3 stages to run, .* 2 stages not timed yet", told), "the other network's probe was timed"
     finally:
         (done.parent / "aside").rename(probe)
 

@@ -42,7 +42,8 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
         return f"{text}."
     if rule is not None and not _better(ordered[0].value, rule.value, lowest):
         return f"{text}. {_none(len(ordered))} beats the baseline, so this run does not show which is better."
-    beaten = "the best baseline and the networks before training" if rule is not None else "the networks before training"
+    begun = any(side.before for side in ordered)
+    beaten = " and ".join(["the best baseline"] * (rule is not None) + ["the networks before training"] * begun)
     return f"{text}. {_none(len(ordered))} is clearly above {beaten}, so this run does not show which is better."
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from dinoskip.io.files import read_json, write_text
+from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
@@ -65,6 +65,7 @@ def write_page(task: Task) -> None:
     analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
     study = _yaml(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
+    write_json(task.out / "names.json", {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
         page = replace(
             report,
@@ -474,8 +475,8 @@ def _pictures(task: Task) -> dict[str, Any]:
 def strip_of(gallery: Path) -> Preview:
     """The first photographs above each network's colours."""
     blocks = read_json(gallery / "strip.json") if (gallery / "strip.json").is_file() else {}
-    alike = "colours aligned between the models" if len(set(blocks.values())) < 2 else "colours compare within a line"
-    caption = f"PCA of patch features to RGB, {alike}, each network at the block that its line names."
+    alike = "colours aligned between the networks" if len(set(blocks.values())) < 2 else "colours comparable within a row"
+    caption = f"PCA of patch features to RGB, {alike}. The block is given beside each row."
     caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
     return Preview(gallery / "strip.png", caption, "photographs above each model's PCA colours")
 

@@ -11,7 +11,7 @@ from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
-from visualize.report.answer import answers, choices, compared_pairs, verdict
+from visualize.report.answer import NO_SCORE, answers, choices, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.overview import overviews
@@ -82,7 +82,7 @@ def test_a_difference_that_one_test_finds_is_undecided_among_many():
     ]
     found = answered(*pair, *more)
     assert [line.sign for answer in found for line in answer.lines] == [0, 0, 0]
-    said = "Compared with s: o cannot be told apart from it. Compared with s0: o0 cannot be told apart from it."
+    said = "Compared with s: o does not differ significantly. Compared with s0: o0 does not differ significantly."
     assert verdict(found).startswith(said)
 
 
@@ -161,10 +161,10 @@ def test_what_was_not_run_has_no_difference():
     row = replace(corloc("o", 0.5)[0], dataset="coco")
     found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [(row, None)]))
     assert [line.difference for line in found[0].lines] == [None, None]
-    assert verdict(found) == "The networks share no measure: nothing can be said of a difference."
+    assert verdict(found) == "The networks were not scored on the same metric, so they cannot be compared."
     shown = {line[2] for line in answer_table(found).rows}
     assert shown == {"not run", "50.0 [41.0, 59.0] b1, best on these images 50.0 b1"}
-    assert verdict([]) == "No measure was run."
+    assert verdict([]) == NO_SCORE
 
 
 def test_training_that_has_lifted_nothing_is_named():

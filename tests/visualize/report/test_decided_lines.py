@@ -39,7 +39,7 @@ def test_a_block_chosen_on_the_images_shown_gives_no_verdict_and_the_line_says_w
     [line] = pair.lines
     assert (line.verdict, line.sign) == ("undecided", 0)
     assert line.certainty == "undecided: chosen on the images shown: ours and skip"
-    assert verdict([pair]) == "ours and skip cannot be told apart on the one measure."
+    assert verdict([pair]) == "The difference between ours and skip is not significant on the one metric."
     assert separations(studied, scores_of(studied), [])[0].separates is None, "nothing was tested"
     build_report(Report(title="t", variants=studied), tmp_path)
     for file in ("index.html", "report.md", "tables/answer.md"):
