@@ -4,8 +4,8 @@ python -m benchmarks.shipped_pair train --data IMAGENETTE [--output runs/pair]
 python -m benchmarks.shipped_pair score --data IMAGENETTE [--output runs/pair]
 python -m benchmarks.shipped_pair write [--output runs/pair]
 
-Settings are those of the third study (``configs/results/evidence.yaml``), seed 0, each network at the learning rate that
-the study chose for it. ``score`` evaluates the float16 weights as they ship, and cards are made of its rows.
+Settings are those of the third study (``configs/results/evidence.yaml``), seed 0, each network at the learning rate
+that the study chose for it. ``score`` evaluates the float16 weights as they ship, and cards are made of its rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CONFIG, SCORES = "configs/results/evidence.yaml", "configs/results/shipped_pair.
 SEED, EPOCHS = 0, 6
 LATE = range(5, 13)  # blocks of the third study's rule
 DIFFERENCES = """\
-- The paper trains ViT-S/16 and ViT-B/16 with DINO on ImageNet-1k (1.28 million images, 300 epochs, 224 pixels); this network
-  has 12 blocks of 128 channels with patches of 8 pixels and was trained with patch contrast, another objective, for 6 epochs
-  of 9,469 photographs at 64 pixels.
-- Optimizer SOAP, as in the paper's second experiment, at a learning rate chosen for each network after 100 steps.
-- Skipless: *not* the paper's initialisation but dinoskip's calibrated one, with one head of every fourth block that averages
-  over all patches at the start.
+- The paper trains a ViT-S/16 by DINO on ImageNet-1k for 300 epochs at 224 pixels; this network has 12 blocks of 128
+  channels with patches of 8 pixels and was trained by patch contrast, another objective, for 6 epochs of 9,469
+  photographs at 64 pixels.
+- Optimizer SOAP, at a learning rate that was chosen for each network after 100 steps.
+- `dinoskip:skipless` has *not* the paper's initialisation but dinoskip's calibrated one, in which one head of every
+  fourth block averages over all patches at the start.
 """
 DATA = """\
 Training images: Imagenette (fast.ai), ten classes of ImageNet at 160 pixels, without labels. ImageNet's images are for
@@ -70,7 +70,9 @@ def score(data: Path, output: Path) -> None:
 
 def rows_of(output: Path) -> list[EvalResult]:
     """All rows of :func:`score`."""
-    return [row for path in sorted((output / "pair-scores" / "stages").glob("*/*/**/rows.json")) for row in read_rows(path)]
+    return [
+        row for path in sorted((output / "pair-scores" / "stages").glob("*/*/**/rows.json")) for row in read_rows(path)
+    ]
 
 
 def mean_of(rows: Sequence[EvalResult], model: str, metric: str, facet: str) -> float:
@@ -87,7 +89,10 @@ def card(network: ShippedNetwork, rows: Sequence[EvalResult]) -> str:
     """The network's card: what it is, how it was trained, what it scores, licence and limits."""
     scores = [
         ("segmentation of synthetic images, linear probe (mIoU)", mean_of(rows, network.name, "mIoU", "out")),
-        ("object discovery on synthetic images, TokenCut by keys (CorLoc)", mean_of(rows, network.name, "CorLoc", "key")),
+        (
+            "object discovery on synthetic images, TokenCut by keys (CorLoc)",
+            mean_of(rows, network.name, "CorLoc", "key"),
+        ),
         ("Imagenette, k-NN with k = 20 (accuracy)", mean_of(rows, network.name, "accuracy_k20", "out")),
     ]
     table = "\n".join(f"| {name} | {value:.1f} |" for name, value in scores)
@@ -99,8 +104,8 @@ For trying dinoskip out and for its tests and notebooks; far below networks of a
 
 ## How it was trained
 
-Third study (`{CONFIG}`, docs/results/evidence.md), variant `{network.variant}`, seed {SEED}: patch contrast, {EPOCHS} epochs
-of 295 steps of 32 images at 64 pixels, SOAP at {network.learning_rate:g} per 256 images. To make it again:
+Third study (`{CONFIG}`, docs/results/evidence.md), variant `{network.variant}`, seed {SEED}: patch contrast, {EPOCHS}
+epochs of 295 steps of 32 images at 64 pixels, SOAP at {network.learning_rate:g} per 256 images. To make it again:
 `python -m benchmarks.shipped_pair train --data IMAGENETTE`, then `write`.
 
 Differences from the skipless paper (CITATION.cff):
@@ -120,7 +125,7 @@ Mean over blocks 5 to 12, one seed, 64 pixels (`python -m benchmarks.shipped_pai
 |---|---:|
 {table}
 
-What the study says of skips, with five seeds and baselines, is on its page; one seed of each network says nothing of it.
+What the study says of skips, with five seeds and baselines, is on its page. One seed of each says nothing of it.
 """
 
 

@@ -1,7 +1,7 @@
 """README's first figure: PCA of every block of the two shipped networks, on photographs that scikit-image carries.
 
-``python docs/first_figure.py`` writes docs/images/first.png. The photographs are in the public domain: astronaut (NASA),
-chelsea and coffee (CC0), rocket (SpaceX).
+``python docs/first_figure.py`` writes docs/images/first.png. The photographs are in the public domain: astronaut
+(NASA), chelsea and coffee (CC0), rocket (SpaceX).
 """
 
 from __future__ import annotations

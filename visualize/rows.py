@@ -26,7 +26,8 @@ class StudyVariant:
     ``role`` (of :mod:`visualize.paper.published`), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
     a published table it stands; a role of "" stands in none. ``family`` is what it shares with those that differ in
     the ``seed`` of training alone; "" if it was trained with one. ``unresolved`` says why no learning rate of its sweep
-    is known to be the best, if so: it then wins and loses nothing. ``name`` is what pages call it, ``key`` what files do.
+    is known to be the best, if so: it then wins and loses nothing. ``name`` is what pages call it, ``key`` what files
+    do.
     """
 
     name: str

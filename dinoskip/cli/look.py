@@ -50,7 +50,11 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
     parser.add_argument(
-        "--images", type=count, default=200, metavar="N", help="score on at most N of a split, show at most N without labels (default: 200; 0: all)"
+        "--images",
+        type=count,
+        default=200,
+        metavar="N",
+        help="score on at most N of a split, show at most N without labels (default: 200; 0: all)",
     )
     parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     parser.add_argument(

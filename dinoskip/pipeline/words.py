@@ -32,7 +32,7 @@ RANDOM = "random weights"
 
 
 def words_of_model(model: ModelConfig) -> str:
-    """``with skips``, ``skipless, calibrated, heads that mix``: skips and initialisation of a network that is trained."""
+    """``with skips``, ``skipless, calibrated, heads that mix``: skips and initialisation of a network."""
     weight = model.skip_weight
     if weight is None:
         parts = [_SKIPS[model.skip]]
@@ -51,8 +51,8 @@ def words_of_model(model: ModelConfig) -> str:
 def words_of_backbone(spec: str, label: str) -> str:
     """What a finished network is called: its label, with ``(random weights)`` where ``pretrained=false``.
 
-    Without a label of the user's own ``dinoskip:NAME`` has the words of its table, and a ViT of timm with random weights
-    those of its shape, ``ViT-S/14 (random weights)``: a known name stands for known weights.
+    Without a label of the user's own ``dinoskip:NAME`` has the words of its table, and a ViT of timm with random
+    weights those of its shape, ``ViT-S/14 (random weights)``: a known name stands for known weights.
     """
     try:
         kind, name, options = split_spec(spec)
@@ -64,7 +64,9 @@ def words_of_backbone(spec: str, label: str) -> str:
         plain = found is not None and not chosen and kind == "timm" and found[1] in _LETTERS
         shape = f"ViT-{_LETTERS[found[1]]}/{found[2]}" if plain and found else label
         return f"{shape} ({RANDOM})"
-    ours = next((network.words for network in SHIPPED.values() if kind == "weights" and str(network.weights) == name), "")
+    ours = next(
+        (network.words for network in SHIPPED.values() if kind == "weights" and str(network.weights) == name), ""
+    )
     return label if chosen or not ours else ours
 
 
@@ -91,9 +93,7 @@ def variant_words(variants: Sequence[Variant]) -> dict[str, str]:
             words |= {name: f"{words[name]}, {part}" for name, part in parts.items() if part}
     taken = list(words.values())
     words = {name: f"{text} ({name})" if taken.count(text) > 1 else text for name, text in words.items()}
-    seeds = {
-        variant.name: f"{words[variant.family]}, seed {variant.seed}" for variant in variants if variant.family
-    }
+    seeds = {variant.name: f"{words[variant.family]}, seed {variant.seed}" for variant in variants if variant.family}
     return words | seeds
 
 

@@ -33,7 +33,9 @@ def test_random_weights_carry_no_famous_name() -> None:
     assert words_of_backbone(spec, "mine") == "mine (random weights)"
     assert words_of_backbone("timm:resnet18,pretrained=false", "resnet18") == "resnet18 (random weights)"
     assert words_of_backbone("timm:vit_small_patch14_dinov2", "vit_small_patch14_dinov2") == "vit_small_patch14_dinov2"
-    assert [words_of_backbone(one.spec, one.name) for one in SHIPPED.values()] == [one.words for one in SHIPPED.values()]
+    assert [words_of_backbone(one.spec, one.name) for one in SHIPPED.values()] == [
+        one.words for one in SHIPPED.values()
+    ]
 
 
 def test_no_two_networks_of_a_study_are_called_the_same() -> None:
@@ -55,4 +57,8 @@ def test_no_two_networks_of_a_study_are_called_the_same() -> None:
 
 
 def test_a_moment_of_training_is_said() -> None:
-    assert [at_epoch("x", epoch) for epoch in (0, 1, 3)] == ["x, before training", "x, after 1 epoch", "x, after 3 epochs"]
+    assert [at_epoch("x", epoch) for epoch in (0, 1, 3)] == [
+        "x, before training",
+        "x, after 1 epoch",
+        "x, after 3 epochs",
+    ]

@@ -21,8 +21,8 @@ _KEY_LETTERS = 16  # of a key in the name of an output
 class BoardSource:
     """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery.
 
-    ``words`` are what pages call networks, by their names in rows, where the source has a report. ``unresolved`` says of
-    networks, or of all seeds of one, why no rate of their sweep is known to be the best.
+    ``words`` are what pages call networks, by their names in rows, where the source has a report. ``unresolved`` says
+    of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
     """
 
     name: str

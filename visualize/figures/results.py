@@ -33,8 +33,8 @@ _BLOCKS_READING = (
     "learnt there."
 )
 _FEATURES_READING = (
-    "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier patches "
-    "have a norm above 3 times the median; they are known of large ViTs and can hide an object from TokenCut."
+    "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier "
+    "patches have a norm above 3 times the median; they are known of large ViTs and can hide an object from TokenCut."
 )
 _NAMES_APART = 0.075
 """Of the height of a panel: a line of 7.5 points in about 105."""

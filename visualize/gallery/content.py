@@ -50,7 +50,9 @@ class GalleryImage:
 
 @dataclass(frozen=True)
 class GalleryModel:
-    """One column, called ``words`` on the pages and ``name`` in files. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
+    """One column, called ``words`` on the pages and ``name`` in files.
+
+    Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
 
     ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves

@@ -28,7 +28,7 @@ from visualize.gallery.layers.layer import Cell
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, relative_link, render_page
-from visualize.palette import diverging, sequential, to_hex, network_of, variant_colour, variant_places
+from visualize.palette import diverging, network_of, sequential, to_hex, variant_colour, variant_places
 
 PHOTO_SIZE = 512  # pixels of a photograph's longer side
 RANGES = ("0 to 1", "stretched", "across images")

@@ -37,8 +37,8 @@ from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, families, sing
 from visualize.tables import mean_deviation
 
 NO_SCORE = (
-    "No score was computed: these images have no labels, or no task was asked for. The curves show, block by block, how "
-    "alike the patches of an image are, how many dimensions they use, and whether some stand out by their norm."
+    "No score was computed: these images have no labels, or no task was asked for. The curves show, block by block, "
+    "how alike the patches of an image are, how many dimensions they use, and whether some stand out by their norm."
 )
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
@@ -286,7 +286,8 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
         measures = "the one metric" if len(lines) == 1 else f"any of the {len(lines)} metrics"
-        return f"The difference between {answer.first} and {answer.second} is not significant on {measures}{_reasons(lines)}."
+        between = f"The difference between {answer.first} and {answer.second}"
+        return f"{between} is not significant on {measures}{_reasons(lines)}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 
@@ -362,7 +363,8 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
             outcome = "does not differ significantly"
         said.setdefault(outcome, []).append(pair.first)
     parts = [
-        _with_subject(names, outcome) for outcome, names in sorted(said.items(), key=lambda entry: "significantly" in entry[0])
+        _with_subject(names, outcome)
+        for outcome, names in sorted(said.items(), key=lambda entry: "significantly" in entry[0])
     ]
     return f"Compared with {second}: {'; '.join(parts)}."
 

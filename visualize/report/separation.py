@@ -57,7 +57,11 @@ def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
 
 def speechless(separations: Sequence[Separation]) -> dict[Benchmark, str]:
     """Measures that do not separate, and what a line of theirs says instead of a verdict."""
-    return {sep.benchmark: "inconclusive: no network is clearly above the baselines" for sep in separations if sep.separates is False}
+    return {
+        sep.benchmark: "inconclusive: no network is clearly above the baselines"
+        for sep in separations
+        if sep.separates is False
+    }
 
 
 _RULE = "trivial rule"

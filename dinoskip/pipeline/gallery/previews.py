@@ -30,12 +30,12 @@ MOST_CUTS = 12  # images with boxes
 _CELL = 150  # pixels of a picture
 _TOKENS_OF = 12  # images whose tokens are summed up: singular values take most of the time
 _CUT_CAPTION = (
-    "TokenCut: box found (orange), boxes of the data set (blue), what the cut leaves out dark; each network at the block "
-    "chosen for CorLoc."
+    "TokenCut: box found (orange), boxes of the data set (blue), what the cut leaves out dark; each network at the "
+    "block chosen for CorLoc."
 )
 _DEGENERATE = (
-    " Where the affinity graph is degenerate (all patches alike above tau) there is no cut; beside it the same tokens with "
-    "the image's mean token subtracted (centred) and with the mean of each position over these images subtracted."
+    " Where the affinity graph is degenerate (all patches alike above tau) there is no cut; beside it the same tokens "
+    "with the image's mean token subtracted (centred) and with the mean of each position over these images subtracted."
 )
 
 

@@ -389,7 +389,9 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         body = []
         for name, path in swept.items():
             sweep = SweepResult.read(path)
-            body += [[task.settings.words_of(name), run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates]
+            body += [
+                [task.settings.words_of(name), run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates
+            ]
             measure = f"{sweep.measure} after {sweep.epochs} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
@@ -462,9 +464,7 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    listed = [
-        Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source, read_json)
-    ]
+    listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source, read_json)]
     scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
     previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
     previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
@@ -475,7 +475,9 @@ def _pictures(task: Task) -> dict[str, Any]:
 def strip_of(gallery: Path) -> Preview:
     """The first photographs above each network's colours."""
     blocks = read_json(gallery / "strip.json") if (gallery / "strip.json").is_file() else {}
-    alike = "colours aligned between the networks" if len(set(blocks.values())) < 2 else "colours comparable within a row"
+    alike = (
+        "colours aligned between the networks" if len(set(blocks.values())) < 2 else "colours comparable within a row"
+    )
     caption = f"PCA of patch features to RGB, {alike}. The block is given beside each row."
     caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
     return Preview(gallery / "strip.png", caption, "photographs above each model's PCA colours")
@@ -489,7 +491,9 @@ def _not_finite(task: Task, rows: Mapping[str, Sequence[EvalResult]]) -> list[st
     lines = []
     for name, variant_rows in rows.items():
         empty = sorted({f"{row.metric} on {row.dataset}" for row in variant_rows if not math.isfinite(row.value)})
-        lines += [f"{task.settings.words_of(name)}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+        lines += (
+            [f"{task.settings.words_of(name)}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+        )
     return lines
 
 

@@ -89,7 +89,7 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
     )
     kept = report_page._inside(task(tmp_path), inside)
     assert {name: one["rows"] for name, one in kept.inside.items()} == {
-        "skip": "skip ep3", "deep": "deep ep10", "given": "given",
+        WORDS("skip"): "skip ep3", WORDS("deep"): "deep ep10", "given": "given",
     }  # fmt: skip
     assert kept.sqnr == {"deep": {}}
     assert [(pair.left, pair.right) for pair in kept.cka] == [("deep", "skip"), ("deep", "deep")]

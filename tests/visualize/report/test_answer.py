@@ -96,7 +96,7 @@ def test_a_dead_network_never_wins_and_has_no_interval():
     [line] = found[0].lines
     assert line.sign == 0
     assert line.first.is_dead
-    assert line.certainty == "undecided: o is dead"
+    assert line.certainty == "undecided: o has collapsed"
     said = f"o, CorLoc, voc val: 1 of 1 blocks (1): tokens alike, {FAILED}; {REMEDY}"
     assert said in cautions(found)
     assert "o, CorLoc, voc val: network dead: tokens alike, graphs complete, nothing gained" in cautions(found)
