@@ -249,11 +249,12 @@ def _column(
         if role.partition(":")[2] == label
     }
     rows = [row for path in inputs.values() for row in rows_in(path) if not row.is_baseline]
+    most = 0 if shown.labelled is not None or shown.boxes else MOST_CUTS
     return GalleryModel(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=(found := _discoveries(keys, settings.cut, backbone)),
+        discoveries=(found := _discoveries(keys, settings.cut, backbone, most)),
         other_cuts=_other_cuts(keys, settings.cut, backbone, found),
         attention=_attention(backbone, shown, store),
         maps={

@@ -26,7 +26,7 @@ from visualize.gallery.sheets import contact_sheet, strip_sheet
 PREVIEWS = "previews.json"
 FEATURES = "features.json"
 _LABELLED = 6  # images with prediction and label: a screen of them
-MOST_CUTS = 12  # images with boxes
+MOST_CUTS = 12  # images with boxes; of those without labels all that are cut (dinoskip.pipeline.look.study.CUT)
 _CELL = 150  # pixels of a picture
 _TOKENS_OF = 12  # images whose tokens are summed up: singular values take most of the time
 _CUT_CAPTION = (

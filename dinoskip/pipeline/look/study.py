@@ -26,6 +26,7 @@ IMAGES = "all_images"
 MEASURES = tuple(record.name for record in tasks() if record.look is not None)
 """Tasks that a look does, of those that the folder has labels for."""
 Blocks = Literal["all"] | Sequence[int]
+CUT = 12  # photographs without labels on which TokenCut is drawn, at their own size: minutes for many
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ def study_tree(
 def _unlabelled(count: int, shown: int) -> str:
     """What the page says of photographs without labels: how many there are, and how many of them it shows."""
     which = "" if shown == count else f"; the first {shown:,} are shown (--images 0: all)"
-    return f"{count:,} photographs without labels{which}."
+    cuts = f" TokenCut is drawn on the first {CUT} of a page." if shown > CUT else ""
+    return f"{count:,} photographs without labels{which}.{cuts}"
 
 
 def _splits(record: EvaluationTask, found: Sequence[str]) -> dict[str, str]:

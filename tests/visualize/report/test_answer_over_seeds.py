@@ -82,7 +82,7 @@ def test_one_seed_on_one_side_is_undecided_and_says_so():
 def test_the_better_one_must_be_above_its_own_start():
     [line] = answered(variants(gained=0.0))[0].lines
     assert line.verdict == "undecided"
-    assert line.certainty == "undecided: ours is not clearly above its own start (−0.7)"
+    assert line.certainty == "undecided: ours is not clearly above its own initialisation (−0.7)"
 
 
 def test_the_page_says_what_is_random(tmp_path):
