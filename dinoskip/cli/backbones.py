@@ -31,7 +31,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
-from dinoskip.pipeline.look.study import labelled
+from dinoskip.pipeline.look.study import MEASURES, labelled
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
@@ -42,10 +42,6 @@ from dinoskip.settings.read_points import FACETS, usual_norm
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
-
-
-_PICTURED = ("probe", "tokencut", "knn")
-"""Commands whose page shows images beside the curve: predictions, boxes, PCA."""
 
 
 def add_commands(commands: Any) -> None:
@@ -214,12 +210,12 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
-        if stage.name in _PICTURED:
+        if stage.name in MEASURES:
             tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    asked = {stage.name, "gallery"} if stage.name in _PICTURED else {stage.name}
+    asked = {stage.name, "gallery"} if stage.name in MEASURES else {stage.name}
     nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
 

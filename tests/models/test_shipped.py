@@ -43,7 +43,7 @@ def test_specs_are_those_of_weights_files() -> None:
     shape = known_network("dinoskip:skipless")
     assert shape is not None
     assert (shape.width, shape.patch, shape.depth) == (128, 8, 12)
-    with pytest.raises(ConfigError, match="dinoskip:skipless"):
+    with pytest.raises(ConfigError, match="did you mean skipless"):
         split_spec("dinoskip:skiples")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
 import operator
@@ -14,8 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
@@ -23,6 +19,7 @@ from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
+from dinoskip.pipeline.report.reproduce import commands, yaml_of
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
@@ -63,7 +60,7 @@ def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
     report = measured(task)
     analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
-    study = _yaml(task.runtime["study"])
+    study = yaml_of(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     write_json(task.out / "names.json", {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
@@ -79,7 +76,7 @@ def write_page(task: Task) -> None:
             ],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
-            commands=_commands(study),
+            commands=commands(study),
         )
         build_report(page, task.out)
 
@@ -495,20 +492,3 @@ def _not_finite(task: Task, rows: Mapping[str, Sequence[EvalResult]]) -> list[st
             [f"{task.settings.words_of(name)}: no number for {', '.join(empty)}: nothing to average"] if empty else []
         )
     return lines
-
-
-def _commands(study: str) -> list[str]:
-    versions, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
-    return [
-        f"# dinoskip {versions['dinoskip']}, Python {versions['python']}, torch {versions['torch']}",
-        f"# study.yaml, in this folder, has every setting written out; sha256 {digest}",
-        "dinoskip run study.yaml      # everything; data.NAME.root=DIR where data lie elsewhere",
-        "dinoskip report study.yaml   # this page again, from the stages that are there",
-    ]
-
-
-def _yaml(study: Mapping[str, Any]) -> str:
-    """What ``dinoskip run`` needs to do it again."""
-    stream = io.StringIO()
-    YAML(typ="safe", pure=True).dump(study, stream)
-    return stream.getvalue()

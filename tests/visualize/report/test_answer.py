@@ -99,7 +99,10 @@ def test_a_dead_network_never_wins_and_has_no_interval():
     assert line.certainty == "undecided: o has collapsed"
     said = f"o, CorLoc, voc val: 1 of 1 blocks (1): tokens alike, {FAILED}; {REMEDY}"
     assert said in cautions(found)
-    assert "o, CorLoc, voc val: network dead: tokens alike, graphs complete, nothing gained" in cautions(found)
+    assert (
+        "o, CorLoc, voc val: network collapsed: all patches alike, affinity graph degenerate, nothing gained in training"
+        in cautions(found)
+    )
     [cells] = answer_table(found).rows
     assert cells[2] == f"60.0 b1: tokens alike, {FAILED}"
     beaten = answered(("s", SKIP, "soap", [corloc("s", 0.6)]), ("o", INITIALISED, "soap", [corloc("o", 0.2, **gone)]))
@@ -111,7 +114,7 @@ def test_a_complete_graph_alone_bars_no_verdict():
     found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **offset)]))
     [line] = found[0].lines
     assert (line.sign, line.first.is_dead, line.first.failed_there) == (1, False, FAILED)
-    assert not any("dead" in one for one in cautions(found))
+    assert not any("collapsed" in one for one in cautions(found))
     assert overviews(found, ())[0].lines[1][1][0].word == "higher, one training each, graph complete at τ = 0.2"
 
 

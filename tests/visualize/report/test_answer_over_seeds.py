@@ -142,7 +142,7 @@ def test_a_silent_measure_is_folded_on_the_page(tmp_path):
     studied, records, baselines = with_records((0.5, 0.6), 0.6, 0.1)
     build_report(Report(title="t", variants=studied, baselines=baselines, records=records), tmp_path)
     page, text = ((tmp_path / name).read_text() for name in ("index.html", "report.md"))
-    assert "Measures on which no trained network is above these, so that they decide nothing: PCK" in page
+    assert "Inconclusive metrics: no trained network is above these: PCK" in page
     folded = page.index("<details><summary>Inconclusive metrics")
     assert page.index("inconclusive</span>") < folded < page.index("ours</bdi> −")
     assert text.index("<details") < text.index("ours − skip")
@@ -181,5 +181,5 @@ def test_of_several_pairs_those_without_a_resolved_rate_are_counted():
     found = answered(studied)
     assert [line.verdict for pair in found for line in pair.lines] == ["undecided", "better"]
     assert verdict(found) == (
-        "Compared with skip: ours gets no verdict, a learning rate being unresolved; more is better on 1 of 1 measures."
+        "Compared with skip: ours gets no verdict, a learning rate being unresolved; more is better on 1 of 1 metrics."
     )
