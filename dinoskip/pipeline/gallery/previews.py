@@ -87,9 +87,9 @@ def _predictions(page: Pictured, out: Path) -> dict[str, str]:
     seen: set[int] = set()
     for image in images:
         assert image.label is not None
-        maps = [image.label, *(maps.get(image.id) for _, maps in columns)]
-        seen |= {int(value) for one in maps if one is not None for value in np.unique(one)}
-        coloured = [None if one is None else classes.palette[one].astype(np.uint8) for one in maps]
+        drawn = [image.label, *(maps.get(image.id) for _, maps in columns)]
+        seen |= {int(value) for one in drawn if one is not None for value in np.unique(one)}
+        coloured = [None if one is None else classes.palette[one].astype(np.uint8) for one in drawn]
         rows.append([rasters.photo(image.path, 2 * _CELL)[0], *map(_small, coloured)])
     heads = ["image", "label", *(column.title for column, _ in columns)]
     contact_sheet(rows, heads, out / "predictions.png", cell=_CELL)

@@ -91,7 +91,7 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
     assert {name: one["rows"] for name, one in kept.inside.items()} == {
         WORDS("skip"): "skip ep3", WORDS("deep"): "deep ep10", "given": "given",
     }  # fmt: skip
-    assert kept.sqnr == {"deep": {}}
+    assert kept.sqnr == {WORDS("deep"): {}}
     assert [(pair.left, pair.right) for pair in kept.cka] == [("deep", "skip"), ("deep", "deep")]
 
 

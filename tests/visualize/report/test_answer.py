@@ -100,8 +100,8 @@ def test_a_dead_network_never_wins_and_has_no_interval():
     said = f"o, CorLoc, voc val: 1 of 1 blocks (1): tokens alike, {FAILED}; {REMEDY}"
     assert said in cautions(found)
     assert (
-        "o, CorLoc, voc val: network collapsed: all patches alike, affinity graph degenerate, nothing gained in training"
-        in cautions(found)
+        "o, CorLoc, voc val: network collapsed: all patches alike, affinity graph degenerate, "
+        "nothing gained in training" in cautions(found)
     )
     [cells] = answer_table(found).rows
     assert cells[2] == f"60.0 b1: tokens alike, {FAILED}"
