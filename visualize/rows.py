@@ -29,7 +29,8 @@ class StudyVariant:
     ``role`` (:data:`SKIP` and so on), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
     a published table it stands; a role of "" stands in none. ``family`` is what it shares with those that differ in
     the ``seed`` of training alone; "" if it was trained with one. ``unresolved`` says why no learning rate of its sweep
-    is known to be the best, if so: it then wins and loses nothing.
+    is known to be the best, if so: it then wins and loses nothing. ``name`` is what pages call it, ``key`` what files
+    do.
     """
 
     name: str
@@ -41,6 +42,12 @@ class StudyVariant:
     family: str = ""
     seed: int = 0
     unresolved: str = ""
+    key: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """What it is called in files of rows: ``key``, or its name where it has no other."""
+        return self.key or self.name
 
 
 def families(variants: Iterable[StudyVariant]) -> dict[str, list[StudyVariant]]:

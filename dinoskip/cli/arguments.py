@@ -27,8 +27,8 @@ from dinoskip.settings.read_points import FACETS
 Args = argparse.Namespace
 Handler = Callable[[Args], int]
 SPEC = (
-    "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME or "
-    "python:FILE.py:FUNCTION, which runs the file"
+    "dinoskip:skip, dinoskip:skipless, a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, "
+    "hub:REPO:NAME, hf:NAME or python:FILE.py:FUNCTION, which runs the file"
 )
 LIKE_DATA = (
     "--images", "--image", "--dataset", "--datasets", "--data-dir", "--data-path", "--folder", "--input", "--root",

@@ -35,7 +35,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
-from dinoskip.pipeline.look.study import labelled
+from dinoskip.pipeline.look.study import MEASURES, labelled
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
@@ -257,10 +257,13 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
+        if stage.name in MEASURES:
+            tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
+    asked = {stage.name, "gallery"} if stage.name in MEASURES else {stage.name}
+    nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import (
     BLOCKS,
+    SPEC,
     Args,
     accept_option,
     blocks_of,
@@ -14,9 +15,8 @@ from dinoskip.cli.arguments import (
     computing_options,
     count,
     data_option,
+    is_setting,
     json_option,
-    network_argument,
-    networks_and_settings,
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.cli.settings import keys_of
@@ -26,6 +26,7 @@ from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_t
 from dinoskip.pipeline.study import Study, build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.settings.config import RawConfig, apply_overrides
+from dinoskip.settings.shipped import PAIR
 
 
 def add_commands(commands: Any) -> None:
@@ -38,7 +39,10 @@ def add_commands(commands: Any) -> None:
         "or classes\n(VOC, ADE20K, COCO, images/ and masks/, train/CLASS and val/CLASS), probes, CorLoc and k-NN say "
         "which block is\nbest. Run it again with other backbones: finished results are not computed again.",
     )
-    network_argument(parser, several=True)
+    parser.add_argument(
+        "network", nargs="*", metavar="NETWORK",
+        help=f"{SPEC} (default: the two that ship with dinoskip, {' '.join(PAIR)}); a=b changes a setting",
+    )  # fmt: skip
     data_option(parser, "a folder of photographs, with labels or without")
     parser.add_argument(
         "--kind",
@@ -48,7 +52,11 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
     parser.add_argument(
-        "--images", type=count, default=200, metavar="N", help="measure on at most N of a split (default: 200; 0: all)"
+        "--images",
+        type=count,
+        default=200,
+        metavar="N",
+        help="score on at most N of a split, show at most N without labels (default: 200; 0: all)",
     )
     parser.add_argument("--blocks", default="all", help=BLOCKS)
     parser.add_argument(
@@ -71,7 +79,8 @@ def _keys() -> list[str]:
 def look(args: Args) -> int:
     from dinoskip.runtime.distributed import is_main  # torch, as below
 
-    networks, settings = networks_and_settings(args.network)
+    settings = [text for text in args.network if is_setting(text)]
+    networks = [text for text in args.network if not is_setting(text)] or list(PAIR)
     root = Path(args.data)
     out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
     labels, blocks = labels_of(root, args.kind), blocks_of(args.blocks)

@@ -114,6 +114,11 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
     return publish_results(runner.results, rows, {name: runner.output(name) for name in pages})
 
 
+def _words(report: Path | None) -> dict[str, str]:
+    """What the pages call networks, by their names in files; nothing without a report."""
+    return read_json(report / "names.json") if report is not None and (report / "names.json").is_file() else {}
+
+
 def rows_file(given: str) -> Path:
     """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
     head = rows_csv([]).splitlines()[0].encode()
@@ -131,7 +136,9 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
         return
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
-        for line in outliers_said(read_json(gallery / "outliers.json")):
+        words = _words(runner.output("report"))
+        counted = read_json(gallery / "outliers.json")
+        for line in outliers_said({words.get(name, name): blocks for name, blocks in counted.items()}):
             say(line)
     for path in written:
         say(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -125,7 +125,7 @@ def test_the_leader_must_be_clearly_above_its_own_start(starts: tuple[float, ...
     leader, other = network("a", *HIGH, starts=starts), network("bb", *LOW, starts=(0.9, 0.9, 0.9))
     found = verdict(other, leader) if flip else verdict(leader, other)
     assert found.word == (WORSE if flip and word == BETTER else word)
-    assert found.why.startswith("a is not clearly above its own start (") is (word == UNDECIDED)
+    assert found.why.startswith("a is not clearly above its own initialisation (") is (word == UNDECIDED)
 
 
 def test_starts_are_paired_by_seed() -> None:

@@ -21,7 +21,8 @@ _KEY_LETTERS = 16  # of a key in the name of an output
 class BoardSource:
     """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery.
 
-    ``unresolved`` says of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
+    ``words`` are what pages call networks, by their names in rows, where the source has a report. ``unresolved`` says
+    of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
     """
 
     name: str
@@ -29,6 +30,7 @@ class BoardSource:
     records: dict[EvalResult, ImageRecords]
     gallery: Path | None = None
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def rate_of(self, row: EvalResult) -> str:
         """Why the learning rate that a row was trained with is unresolved; nothing where it is, and before training."""
@@ -103,6 +105,12 @@ def _unresolved(path: Path) -> dict[str, str]:
     return {name: why for name, file in sorted(every.items()) if (why := str(read_json(file).get("unresolved", "")))}
 
 
+def _words(path: Path) -> dict[str, str]:
+    """What the pages of a study call its networks; nothing without a report."""
+    file = path / "report" / "names.json"
+    return {str(key): str(words) for key, words in read_json(file).items()} if file.is_file() else {}
+
+
 def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
     rows: dict[EvalResult, None] = {}
     records: dict[EvalResult, ImageRecords] = {}
@@ -112,4 +120,4 @@ def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
             if row in records and records[row].ids != record.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
             records[row] = record
-    return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given))
+    return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given), _words(given))

@@ -23,6 +23,7 @@ from visualize.report.answer import Answer, answers, choices, dependences, verdi
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
+from visualize.report.first_sentence import values_said
 from visualize.report.markdown import report_markdown
 from visualize.report.overview import Overview, described, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
@@ -59,13 +60,13 @@ def build_report(report: Report, out: Path) -> None:
     seen = overviews(every, folded)
     tables = ReportTables(
         answer_table(pairs, every=every),
-        answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
+        answer_table(silent, "silent", "Inconclusive metrics") if folded else None,
         separation_said(separated),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         report.papers,
-        " ".join([verdict(pairs, every), *dependences(every)]),
+        " ".join(filter(None, [values_said(every, folded), verdict(pairs, every), *dependences(every)])),
         overview_tables(seen),
     )
     for folder in ("img", "tables"):
@@ -74,7 +75,7 @@ def build_report(report: Report, out: Path) -> None:
     _write_page(report, kept, (pairs, silent), seen, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [base for base in report.baselines if base.model == row.model] for row in report.baselines}
-    rows = {**report.rows, **below}
+    rows = {**{variant.file_name: variant.rows for variant in report.variants}, **below}
     write_long_table(report.title, rows, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(rows))
     plain = [tables.answer, tables.best, *tables.blocks]
@@ -120,7 +121,7 @@ def _write_page(
     answered: tuple[Sequence[Answer], Sequence[Answer]],
     seen: Sequence[Overview],
     tables: ReportTables,
-    pictures: Mapping[str, object],
+    pictures: Mapping[str, list[dict[str, str]]],
     out: Path,
 ) -> None:
     names, (pairs, silent) = list(report.rows), answered
@@ -150,6 +151,7 @@ def _write_page(
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],
         **pictures,
+        "head_figures": _heads(pictures["figures"]),
         "gallery": relative_link(report.gallery) if report.gallery else None,
         "sheets": _sheets(report.sheets),
         "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
@@ -160,6 +162,12 @@ def _write_page(
     }
     extra = sections.styles(names)
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
+
+
+def _heads(drawn: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The curves that a page begins with: scores against block; without scores the features'."""
+    named = {PurePosixPath(figure["light"]).stem: figure for figure in drawn}
+    return [named[name] for name in ("blocks", "features") if name in named][:1]
 
 
 def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:

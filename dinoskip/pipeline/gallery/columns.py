@@ -24,6 +24,7 @@ from dinoskip.io.files import write_json
 from dinoskip.io.images import image_size
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery.previews import MOST_CUTS, Pictured, write_previews
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
@@ -173,9 +174,13 @@ def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     return labels
 
 
-def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone) -> ByBlock:
-    """TokenCut of every shown image at every block; means of positions are over the images of ``store``."""
+def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone, most: int = 0) -> ByBlock:
+    """TokenCut of every shown image (of the first ``most`` unless 0) at every block.
+
+    Means of positions are over the images of ``store``.
+    """
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
+    whole = whole[: most or None]
     removal = open_removal(store, config.positions, network)
     if removal is not None:
         collect(removal, store, network)
@@ -195,6 +200,21 @@ def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone)
                 )
                 progress.advance()
     return cuts
+
+
+def _other_cuts(store: FeatureStore, config: TokenCutConfig, network: Backbone, found: ByBlock) -> dict[str, ByBlock]:
+    """Cuts of the first images with their mean token subtracted and without the mean of each position.
+
+    Where at no block most images have no cut there is nothing to look into: nothing. Means of positions need images
+    of one grid.
+    """
+    gone = any(sum(not cut.is_cut for cut in cuts.values()) > len(cuts) / 2 for cuts in found.values() if cuts)
+    if not gone or config.centre or config.positions != "keep":
+        return {}
+    ways = {"centred": config.model_copy(update={"centre": True})}
+    if len(store.ids) > 1 and len({store.grid(index) for index in range(len(store.ids))}) == 1:
+        ways["position removed"] = config.model_copy(update={"positions": "mean"})
+    return {way: _discoveries(store, treated, network, MOST_CUTS) for way, treated in ways.items()}
 
 
 def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBlock:
@@ -237,8 +257,9 @@ def _columns(task: Task, model: ShownModel, shown: _Shown, typical: float, scrat
     columns = []
     for number in drawn:
         backbone, blocks = parts[number]
-        name = label if len(whole.parts) == 1 else f"{label}, {backbone.patch_size} px a cell"
-        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number), notes))
+        cell = "" if len(whole.parts) == 1 else f", {backbone.patch_size} px a cell"
+        column = _column(task, label, f"{label}{cell}", backbone, blocks, shown, scratch / str(number), notes)
+        columns.append(replace(column, words=f"{model.words or label}{cell}"))
         notes = []  # one of the network's captions is enough
     return columns
 
@@ -271,10 +292,13 @@ def _column(
         notes.append(f"TokenCut of {images} left out: above {LARGEST_DRAWN:,} cells at their own size")
     for note in notes:
         log.warning("gallery, %s: %s", name, note)
+    most = 0 if shown.labelled is not None or shown.boxes else MOST_CUTS
     discoveries: ByBlock = {}
+    other_cuts: dict[str, ByBlock] = {}
     if len(cuttable):
         keys = export(backbone, cuttable, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
-        discoveries = _discoveries(keys, settings.cut, backbone)
+        discoveries = _discoveries(keys, settings.cut, backbone, most)
+        other_cuts = _other_cuts(keys, settings.cut, backbone, discoveries)
     inputs = {
         role.partition(":")[0]: part_folder(path, blocks)
         for role, path in task.inputs.items()
@@ -286,6 +310,7 @@ def _column(
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
         discoveries=discoveries,
+        other_cuts=other_cuts,
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)
@@ -421,6 +446,7 @@ def _write_page(
     images = [_image(page, index) for index in range(len(page))]
     folders = [f"page-{page_number + 1}" if page_number else "" for page_number in range(pages)]
     links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
+    classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
     if isinstance(similar := section.similarity, int):
         similar = 0 if number else similar
     else:
@@ -432,7 +458,7 @@ def _write_page(
         section.model_copy(update={"similarity": similar}),
         title=settings.title,
         default_block=block,
-        classes=None if labelled is None else Classes(labelled.class_names, labelled.palette),
+        classes=classes,
         views=views,
         pages=links if pages > 1 else (),
         page=number,
@@ -441,7 +467,9 @@ def _write_page(
         names = [column.name for _, column in columns]
         strip = [_block_of_strip(task, column, section.block, label) for label, column in columns]
         photos = dict(zip(page.ids, page.paths, strict=True))
-        write_sheets(photos, names, views.aligned, block, task.out, section.sheet, strip)
+        write_sheets(
+            photos, [column.title for _, column in columns], views.aligned, block, task.out, section.sheet, strip
+        )
         write_json(
             task.out / "outliers.json",
             {
@@ -450,10 +478,20 @@ def _write_page(
             },
         )
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
+        write_previews(
+            Pictured(
+                images, [column for _, column in columns],
+                lambda place, name: _block_of_strip(task, columns[place][1], section.block, columns[place][0], name),
+                views, classes, strip,
+            ),
+            task.out,
+        )  # fmt: skip
 
 
-def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: str = "") -> int:
+def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: str = "", of_task: str = "") -> int:
     """The block asked for; else the one chosen for a network's first benchmark without the images it is scored on.
+
+    With ``of_task`` for the first benchmark of that task.
 
     Else, or where the network has no such block, its last but one.
     """
@@ -462,7 +500,7 @@ def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: 
     if asked is not None:
         return asked if asked in stored else default
     scores = Scores(principal({column.name: column.rows}), _records(task, label or column.name))
-    for benchmark in scores.benchmarks:
+    for benchmark in (known for known in scores.benchmarks if of_task in {"", known.task}):
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))
         chosen = scores.chosen(rows)
         if chosen is not None and column.store is not None and int(chosen.blocks[0]) in column.store.blocks:
