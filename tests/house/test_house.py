@@ -234,6 +234,7 @@ OWN_READS = {
     "dinoskip/models/traced.py": "a temporary file of its own",
     "dinoskip/testing/study.py": "an example that comes with the package",
     "dinoskip/runtime/joining.py": "the source files of the package",
+    "dinoskip/runtime/memory.py": "files of the system below /sys, which say that they are empty",
     "visualize/pages.py": "the templates of the package",
     "visualize/figures/drawing.py": "a figure that it has just drawn",
 }
