@@ -28,12 +28,13 @@ SECONDS = 60.0  # for one command, which takes less than one; the first may impo
 MEMORY = 4 << 30  # bytes that all commands of a process may take besides what it began with
 NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
 IS_A_PATH = {
-    "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER", "KIND:DIR",
-    "NETWORK",
+    "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER",
+    "STUDY|STORE", "KIND:DIR", "NETWORK",
 }  # fmt: skip
 PATHS_WITHOUT = {"config", "out", "folder", "output"}
 """Positional arguments without a name of their own for the help that are paths."""
 NO_PATH = {
+    "ID,ID", "NAME,NAME", "MM", "PT", "T",
     "a.b=value", "NAME", "STAGE", "KEY", "X", "F,F", "T,T", "W,W", "LIST", "TEXT", "ID", "WORD", "COMMAND", "NORM", "N",
     "name", "blocks", "facet", "model",
 }  # fmt: skip
@@ -47,6 +48,7 @@ GOOD = {
     "features export": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
     "features convert": ["EMPTY", "NEW"],
     "gallery": [NETWORK, "--kind", "images", "--data", "PHOTOS", "--out", "NEW"],
+    "figure": ["EMPTY", "--out", "NEW"],
     "compare": ["EMPTY", "EMPTY"], "board": ["ROWS", "--out", "NEW"], "paper": ["EMPTY", "--out", "NEW"],
     "analyze": [NETWORK, "--data", "PHOTOS", "--size", "32", "--count", "1"],
     "data check": ["images", "--data", "PHOTOS"], "data prepare": ["voc2012", "LIST", "--out", "NEW"],
@@ -56,7 +58,19 @@ GOOD = {
 }  # fmt: skip
 """A command's arguments, all of which it could take: words in capitals are files made for the test."""
 TASK = [NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
-FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "out", "folder"}
+FOLDERS_ARE_FINE = {
+    "STUDY|STORE",
+    "DIR",
+    "FOLDER",
+    "ROOT",
+    "ROW",
+    "ROWS",
+    "STUDY_FOLDER",
+    "STORE",
+    "STUDY",
+    "out",
+    "folder",
+}
 
 
 @cache

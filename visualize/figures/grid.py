@@ -243,7 +243,7 @@ def _canvas(place: _Place, style: GridStyle, letters: _Letters) -> tuple[Any, An
 
 
 def _pdf(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters) -> bytes:
-    import matplotlib
+    import matplotlib  # heavy, as below
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.patches import Rectangle
 
@@ -271,7 +271,7 @@ def _pdf(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridSt
 
 def _png(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters) -> bytes:
     """Letters by matplotlib, cells pasted over them pixel by pixel."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy
 
     figure, _ = _canvas(place, style, letters)
     figure.dpi = style.dpi
