@@ -12,7 +12,8 @@ names are loaded when they are first used), its run in ``evaluation.py``.
   ``metrics``, ``object_scores`` (AP and AR of boxes and masks), ``rows`` (with intervals and records), ``baselines``,
   ``pixels`` (features without a network), ``prefetch`` (files read ahead by threads), ``compare`` (two rows over the
   same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what
-  is found image by image, in files), ``joined`` (rows of levels that have grids of their own)
+  is found image by image, in files), ``joined`` (rows of levels that have grids of their own),
+  ``published`` (numbers that authors print of their networks)
 
 Further tasks are plug-ins (docs/plugins).
 """

@@ -12,18 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.data import sets as datasets
-from dinoskip.data.detection import annotated_boxes
-from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
-from dinoskip.data.sets.voc import annotation_of
-from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.io.files import write_json
 from dinoskip.io.images import image_size
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery.images import GalleryImages, cuttable, gallery_images, image_of, large_enough
 from dinoskip.pipeline.gallery.previews import MOST_CUTS, Pictured, write_previews
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
@@ -44,7 +39,7 @@ from eval.tokencut.memory import LARGEST_DRAWN
 from eval.tokencut.positions import collect, open_removal
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
-from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel, build_gallery, write_sheets
+from visualize.gallery import Classes, Discovery, GalleryModel, build_gallery, write_sheets
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
@@ -53,109 +48,6 @@ _PATCHES = 32  # a side of what is shown, where images are large enough
 _LARGEST = 512  # pixels of it
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
 ByBlock = dict[int, dict[str, Any]]  # block -> image id -> what is drawn
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The images of a gallery: what the feature export needs, and the labelled set they come from (if any)."""
-
-    ids: tuple[str, ...]
-    paths: tuple[Path, ...]
-    labelled: Any = None
-    boxes: tuple[np.ndarray | None, ...] = ()
-    tags: tuple[tuple[str, ...], ...] = ()
-
-    def path(self, index: int) -> Path:
-        return self.paths[index]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def pages(self, size: int) -> list[_Shown]:
-        """``size`` images after the other."""
-        parts = [slice(at, at + size) for at in range(0, len(self), size)]
-        return [
-            replace(
-                self, ids=self.ids[part], paths=self.paths[part], boxes=self.boxes[part], tags=self.tags[part],
-                labelled=None if self.labelled is None else self.labelled.part(range(*part.indices(len(self)))),
-            )
-            for part in parts
-        ]  # fmt: skip
-
-
-def _shown(task: Task) -> _Shown:
-    """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
-    config, root = dataset_of(task)
-    settings: GallerySettings = task.settings
-    split, first = settings.split, settings.section.first
-    if not SEGMENTATION.given_by(config) and DETECTION.given_by(config):
-        boxes = datasets.open_labels(DETECTION, config, split, root)
-        chosen = range(min(first, len(boxes)))
-        return _Shown(
-            boxes.ids[:first],
-            tuple(boxes.path(i) for i in chosen),
-            boxes=tuple(boxes.boxes(i) for i in chosen),
-            tags=tuple(tuple(boxes.box_labels(i)) for i in chosen),
-        )
-    if not SEGMENTATION.given_by(config):
-        images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
-        images = _readable(images, first) if config.skip_broken else images
-        ids = images.ids[:first]
-        folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
-        return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
-    labelled = datasets.open_labels(SEGMENTATION, config, split, root)
-    count = min(first, len(labelled))
-    paths = tuple(labelled.path(i) for i in range(count))
-    return _Shown(
-        labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths)
-    )
-
-
-def _large(shown: _Shown, multiple: int) -> _Shown:
-    """The images that are no smaller than a patch; all, where none is, for the error to say so."""
-    kept = [index for index in range(len(shown)) if min(image_size(shown.path(index))) >= multiple]
-    return _only(shown, kept or range(len(shown)))
-
-
-def _only(shown: _Shown, kept: Sequence[int]) -> _Shown:
-    """The images ``kept``, as far as exports need them."""
-    if len(kept) == len(shown):
-        return shown
-    return replace(shown, ids=tuple(shown.ids[i] for i in kept), paths=tuple(shown.paths[i] for i in kept))
-
-
-def _cuttable(shown: _Shown, backbone: Backbone) -> _Shown:
-    """The images of at most :data:`LARGEST_DRAWN` tokens in their own size."""
-    native = Transform(mode="native")
-
-    def tokens(index: int) -> int:
-        return math.prod(native.padded_size(*image_size(shown.path(index)), backbone.size_multiple)) // area
-
-    area = backbone.patch_size**2
-    return _only(shown, [index for index in range(len(shown)) if tokens(index) <= LARGEST_DRAWN])
-
-
-def _readable(images: ImageFolder, count: int) -> ImageFolder:
-    """The first images that can be decoded; the others are named."""
-    names: list[str] = []
-    for index in range(len(images)):
-        if len(names) == count:
-            break
-        try:
-            images.read(index)
-            names.append(images.names[index])
-        except DataError as error:
-            log.warning("left out as broken: %s", error)
-    return replace(images, names=tuple(names) or images.names[:1])
-
-
-def _boxes(image: Path, *, upright: bool) -> np.ndarray | None:
-    """Ground-truth boxes of a VOC image, None where it has no annotation."""
-    annotation = annotation_of(image)
-    if not annotation.is_file():
-        return None
-    boxes = annotated_boxes(image, annotation, upright=upright)
-    return np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4)
 
 
 def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
@@ -217,7 +109,7 @@ def _other_cuts(store: FeatureStore, config: TokenCutConfig, network: Backbone, 
     return {way: _discoveries(store, treated, network, MOST_CUTS) for way, treated in ways.items()}
 
 
-def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBlock:
+def _attention(backbone: Backbone, shown: GalleryImages, store: FeatureStore) -> ByBlock:
     """CLS attention (heads, h, w) of every shown image, sized as in ``store``; empty for networks without."""
     to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
     maps_of: ByBlock = {block: {} for block in store.blocks}
@@ -232,7 +124,7 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     return maps_of
 
 
-def _columns(task: Task, model: ShownModel, shown: _Shown, typical: float, scratch: Path) -> list[GalleryModel]:
+def _columns(task: Task, model: ShownModel, shown: GalleryImages, typical: float, scratch: Path) -> list[GalleryModel]:
     """The columns of a network: one, or one for the levels of each grid where levels have grids of their own.
 
     Levels of more than :data:`LARGEST_DRAWN` tokens on images whose sides are ``typical`` have none.
@@ -270,7 +162,7 @@ def _column(
     name: str,
     backbone: Backbone,
     blocks: list[int],
-    shown: _Shown,
+    shown: GalleryImages,
     scratch: Path,
     notes: Sequence[str],
 ) -> GalleryModel:
@@ -284,10 +176,10 @@ def _column(
     square, native = Transform(mode="square", size=_side(settings, backbone, shown)), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     skips = dataset_of(task)[0].skip_broken
-    whole = _large(shown, backbone.size_multiple) if skips else shown
-    cuttable = _cuttable(whole, backbone)
+    whole = large_enough(shown, backbone.size_multiple) if skips else shown
+    small = cuttable(whole, backbone)
     notes = list(notes)
-    if too_large := len(whole) - len(cuttable):
+    if too_large := len(whole) - len(small):
         images = f"{too_large} of {len(whole)} images"
         notes.append(f"TokenCut of {images} left out: above {LARGEST_DRAWN:,} cells at their own size")
     for note in notes:
@@ -295,8 +187,8 @@ def _column(
     most = 0 if shown.labelled is not None or shown.boxes else MOST_CUTS
     discoveries: ByBlock = {}
     other_cuts: dict[str, ByBlock] = {}
-    if len(cuttable):
-        keys = export(backbone, cuttable, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+    if len(small):
+        keys = export(backbone, small, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
         discoveries = _discoveries(keys, settings.cut, backbone, most)
         other_cuts = _other_cuts(keys, settings.cut, backbone, discoveries)
     inputs = {
@@ -324,7 +216,7 @@ def _column(
     )
 
 
-def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
+def _side(settings: GallerySettings, backbone: Backbone, shown: GalleryImages) -> int:
     """Pixels of the square that is shown: as set, else about 32 patches a side.
 
     No more pixels than the images have, and no fewer than the probe's, in whole patches; but of at most
@@ -335,7 +227,7 @@ def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
     return min(_wanted_side(settings, backbone, _typical_side(shown)), max(most, multiple))
 
 
-def _typical_side(shown: _Shown) -> float:
+def _typical_side(shown: GalleryImages) -> float:
     """The median, over images, of the side in pixels of a square of their area."""
     return float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
 
@@ -376,7 +268,7 @@ def write_gallery(task: Task) -> None:
     each image's PCA picture, in the order of the pages; null for none}}. ``outliers.json`` has of each model and block
     the share of patches of outlying norm, their mean norm and the median, on the first page.
     """
-    shown, section = _shown(task), task.settings.section
+    shown, section = gallery_images(task), task.settings.section
     pages = shown.pages(section.page)
     # an id that is not there is said before any work
     chosen_images(shown.ids, section.similarity, "gallery.similarity")
@@ -403,7 +295,7 @@ class _PageSummary:
 
 
 def _make_page(
-    task: Task, page: _Shown, number: int, pages: int, typical: float, bases: list[dict[int, PcaBasis]] | None
+    task: Task, page: GalleryImages, number: int, pages: int, typical: float, bases: list[dict[int, PcaBasis]] | None
 ) -> _PageSummary:
     """Compute and write one page, in the colours of ``bases``; whatever else it needed is freed with this frame."""
     settings: GallerySettings = task.settings
@@ -433,7 +325,7 @@ def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]
 
 def _write_page(
     task: Task,
-    page: _Shown,
+    page: GalleryImages,
     columns: Sequence[tuple[str, GalleryModel]],
     views: PcaViews,
     block: int,
@@ -443,7 +335,7 @@ def _write_page(
     """One page of several; the sheets beside the first. ``columns`` come with the labels of their networks."""
     settings: GallerySettings = task.settings
     section, labelled = settings.section, page.labelled
-    images = [_image(page, index) for index in range(len(page))]
+    images = [image_of(page, index) for index in range(len(page))]
     folders = [f"page-{page_number + 1}" if page_number else "" for page_number in range(pages)]
     links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
     classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
@@ -516,10 +408,3 @@ def _records(task: Task, label: str) -> dict[EvalResult, ImageRecords]:
         if role.partition(":")[2] == label
         for row, records in read_records(path).items()
     }
-
-
-def _image(shown: _Shown, index: int) -> GalleryImage:
-    label = None if shown.labelled is None else shown.labelled.label(index)
-    boxes = shown.boxes[index] if shown.boxes else None
-    tags = shown.tags[index] if shown.tags else ()
-    return GalleryImage(shown.ids[index], shown.paths[index], label, boxes, tags)

@@ -11,7 +11,8 @@ from PIL import Image
 import dinoskip.pipeline.gallery.columns as columns
 from dinoskip.cli import main
 from dinoskip.models import load_backbone
-from dinoskip.pipeline.gallery.columns import _cuttable, _Shown, _side
+from dinoskip.pipeline.gallery.columns import _side
+from dinoskip.pipeline.gallery.images import GalleryImages, cuttable
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from eval.tokencut.memory import LARGEST_DRAWN
 from visualize.gallery.config import GalleryConfig
@@ -27,9 +28,9 @@ def photographs(folder: Path, *sides: int) -> Path:
     return folder
 
 
-def shown(folder: Path) -> _Shown:
+def shown(folder: Path) -> GalleryImages:
     paths = tuple(sorted(folder.iterdir()))
-    return _Shown(tuple(path.stem for path in paths), paths)
+    return GalleryImages(tuple(path.stem for path in paths), paths)
 
 
 def test_side_and_cuts_are_bounded_by_cells(tmp_path: Path) -> None:
@@ -39,8 +40,8 @@ def test_side_and_cuts_are_bounded_by_cells(tmp_path: Path) -> None:
     settings = GallerySettings(GalleryConfig(size=512), "train")
     assert _side(settings, coarse, images) == 512
     assert (_side(settings, fine, images) // 2) ** 2 == LARGEST_DRAWN
-    assert _cuttable(images, fine).ids == ("0",), "320 pixels have 160 x 160 cells"
-    assert _cuttable(images, coarse) is images
+    assert cuttable(images, fine).ids == ("0",), "320 pixels have 160 x 160 cells"
+    assert cuttable(images, coarse) is images
 
 
 def test_a_look_leaves_out_what_is_too_fine(
