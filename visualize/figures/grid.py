@@ -127,7 +127,7 @@ class _Letters:
 
     def inches(self, text: str) -> float:
         """Width of one line."""
-        from matplotlib.textpath import text_to_path
+        from matplotlib.textpath import text_to_path  # a second of import
 
         if not text:
             return 0.0
