@@ -127,7 +127,7 @@ class _Letters:
 
     def inches(self, text: str) -> float:
         """Width of one line."""
-        from matplotlib.textpath import text_to_path  # a second of import
+        from matplotlib.textpath import text_to_path  # heavy
 
         if not text:
             return 0.0
@@ -244,8 +244,8 @@ def _canvas(place: _Place, style: GridStyle, letters: _Letters) -> tuple[Any, An
 
 def _pdf(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridStyle, letters: _Letters) -> bytes:
     import matplotlib  # heavy, as below
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.patches import Rectangle
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # heavy
+    from matplotlib.patches import Rectangle  # heavy
 
     # embedded TrueType, which journals ask for; each cell an image of its own, not one of all at the figure's dpi
     with matplotlib.rc_context({"pdf.fonttype": 42, "image.composite_image": False}):
