@@ -161,7 +161,7 @@ def test_a_lifeless_network_is_dead_until_a_gain_is_known(starts: tuple[float, .
     leader = network("a", *HIGH, starts=starts, row=row)
     assert leader.is_dead is dead
     found = verdict(leader, network("bb", *LOW))
-    assert (found.word, found.why) == ((UNDECIDED, "a is dead") if dead else (BETTER, ""))
+    assert (found.word, found.why) == ((UNDECIDED, "a has collapsed") if dead else (BETTER, ""))
     lost = verdict(network("bb", 0.9, 0.91, 0.905), leader)
     assert lost.word == BETTER, "a dead network still loses"
     assert not replace(leader, now=network("a", *HIGH).now).is_dead, "its tokens are not alike"
