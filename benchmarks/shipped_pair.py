@@ -26,7 +26,7 @@ from dinoskip.runtime.environment import describe
 from dinoskip.settings.shipped import FOLDER, SHIPPED, ShippedNetwork
 from dinoskip.settings.specs import declared_weights, run_weights
 
-CONFIG, SCORES = "configs/results/evidence.yaml", "configs/results/shipped_pair.yaml"
+CONFIG, SCORES = "configs/results/evidence.yaml", "benchmarks/shipped_pair.yaml"
 SEED, EPOCHS = 0, 6
 LATE = range(5, 13)  # blocks of the third study's rule
 DIFFERENCES = """\

@@ -31,6 +31,7 @@ from dinoskip.cli.rows import conclude, rows_file
 from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
+from dinoskip.data.sets.labels import CLASSES, DETECTION, SEGMENTATION
 from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
@@ -257,14 +258,19 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
-        if stage.name in MEASURES:
+        if _pictured(stage):
             tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    asked = {stage.name, "gallery"} if stage.name in MEASURES else {stage.name}
+    asked = {stage.name, "gallery"} if _pictured(stage) else {stage.name}
     nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
+
+
+def _pictured(stage: Stage) -> bool:
+    """Whether the page of the task's command has a gallery: not where images lie inside the files of their labels."""
+    return stage.name in MEASURES and TASKS[stage.name].label in {SEGMENTATION.name, DETECTION.name, CLASSES.name}
 
 
 def run_stage(stage: Stage, args: Args) -> int:

@@ -108,6 +108,8 @@ def _objective(name: str) -> Iterator[str]:
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         yield f"it does not define {', '.join(missing)}"
         return
+    if any(field.is_required() for field in kind.model_fields.values()):  # there are no defaults to try
+        return
     settings = kind()
     crops, augment = settings.views()
     if not isinstance(crops, CropConfig) or not isinstance(augment, AugmentConfig):

@@ -111,7 +111,7 @@ def test_malicious_inputs_configuration(
 def test_malicious_inputs_selectors_with_path_parts(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = "name: a\ndata: {scenes: {kind: scenes}}\npretrain: {dataset: scenes}\n"
+    study = "name: a\ndata: {scenes: {kind: scenes}}\npretrain: {dataset: scenes, batch_size: 4}\n"
     (tmp_path / "study.yaml").write_text(study)
     refused(capsys, 2, "../../x", "run", tmp_path / "study.yaml", f"output={tmp_path}", option, "../../x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["study.yaml"]

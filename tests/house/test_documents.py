@@ -35,7 +35,7 @@ SOURCES = [
 ]
 DOTTED = re.compile(r"\b(?:dinoskip(?:_\w+)?|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
 FILE = re.compile(
-    r"\b(?:dinoskip|eval|visualize|tests|benchmarks|studies|plugins|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b"
+    r"(?<!\()\b(?:dinoskip|eval|visualize|tests|benchmarks|studies|plugins|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b"
 )
 SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|analyze|sweep|model)(?:\.[a-z_]+)+)\b")
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")

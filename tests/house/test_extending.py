@@ -48,7 +48,9 @@ def test_the_page_shows_the_packages_examples() -> None:
 
 def test_every_example_is_complete(tmp_path: Path) -> None:
     said = dinoskip(tmp_path, "dinoskip.testing", "--plugin", str(PARTS)).stdout
-    assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["ok"] * 9
+    found = [line.rpartition(": ")[2] for line in said.splitlines()]
+    assert set(found) == {"ok"}
+    assert len(found) > 9, "our own plug-ins, and the page's nine parts"
 
 
 @pytest.fixture(scope="module")

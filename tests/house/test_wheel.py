@@ -94,7 +94,7 @@ def test_with_the_declared_dependencies_alone(dist: Path, tmp_path: Path) -> Non
     code = f"import importlib.util as i; print([name for name in {extras} if i.find_spec(name)])"
     assert do(str(python), "-c", code).strip() == "[]"
     dinoskip = str(tmp_path / "venv" / "bin" / "dinoskip")
-    assert "commands:" in do(dinoskip, "--help")
+    assert "train one network:" in do(dinoskip, "--help")
     assert "page: " in do(dinoskip, "demo", "--quick")
     assert (here / "runs" / "quick" / "index.html").is_file()
 
@@ -122,7 +122,7 @@ def test_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     code = "import timm, dinoskip.models, eval.metrics, visualize.gallery, dinoskip; print(dinoskip.__file__)\n"
     code += "timm.create_model('skipless_vit_tiny_patch16_224')"
     assert str(site) in run(site, tmp_path, "-c", code)
-    assert "commands:" in run(site, tmp_path, "-m", "dinoskip", "--help")
+    assert "train one network:" in run(site, tmp_path, "-m", "dinoskip", "--help")
     assert "mine.yaml" in run(site, tmp_path, "-m", "dinoskip", "init-study", "mine", "train")
     assert all((site / "dinoskip" / path).is_file() for path in ("configs/demo.yaml", "configs/start/compare.yaml"))
 

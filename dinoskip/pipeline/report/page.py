@@ -421,7 +421,7 @@ def _tokens(task: Task, analysis: Analysis | None) -> dict[str, dict[str, float]
 def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[PrintedTable]:
     """The published tables that the report asks for, with the study's numbers in them."""
     asked = task.settings.section.compare
-    labels = {variant.name: label_of(variant) for variant in task.settings.variants}
+    labels = {task.settings.words_of(variant.name): label_of(variant) for variant in task.settings.variants}
     return printed_tables(asked, StudyNumbers(report, labels, _tokens(task, analysis))) if asked else []
 
 

@@ -41,7 +41,7 @@ def test_losses_that_are_not_installed_are_refused_at_their_key(
     with pytest.raises(ConfigError) as refused:
         validate(PretrainJob, tree)
     assert len(refused.value.problems) == 1
-    assert f"pretrain.{key}: " in refused.value.problems[0]
+    assert f"{key}: " in refused.value.problems[0]
     assert refused.value.exit_code == 2
 
 

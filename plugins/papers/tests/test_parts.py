@@ -39,10 +39,10 @@ def test_each_table_is_of_one_paper() -> None:
     assert [paper_of(name).order for name in ("paper.figure3", "graying.table2", "conditioned.table6")] == [10, 20, 30]
 
 
-def test_help_lists_the_command_behind_board(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     words = [
         line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ") and line.strip()
     ]
-    assert words[words.index("board") + 1] == "paper"
+    assert "paper" in words

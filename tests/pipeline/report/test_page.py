@@ -92,7 +92,10 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
         WORDS("skip"): "skip ep3", WORDS("deep"): "deep ep10", "given": "given",
     }  # fmt: skip
     assert kept.sqnr == {WORDS("deep"): {}}
-    assert [(pair.left, pair.right) for pair in kept.cka] == [("deep", "skip"), ("deep", "deep")]
+    assert [(pair.left, pair.right) for pair in kept.cka] == [
+        (WORDS("deep"), WORDS("skip")),
+        (WORDS("deep"), WORDS("deep")),
+    ]
 
 
 def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -> None:
