@@ -17,6 +17,7 @@ from dinoskip.results.records import read_records
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
 from dinoskip.runtime.console import say
 from visualize.report.diagnostics import outliers_said
+from visualize.report.names import words_of_report
 from visualize.rows import REMEDY, last_epochs
 
 if TYPE_CHECKING:
@@ -114,11 +115,6 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
     return publish_results(runner.results, rows, {name: runner.output(name) for name in pages})
 
 
-def _words(report: Path | None) -> dict[str, str]:
-    """What the pages call networks, by their names in files; nothing without a report."""
-    return read_json(report / "names.json") if report is not None and (report / "names.json").is_file() else {}
-
-
 def rows_file(given: str) -> Path:
     """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
     head = rows_csv([]).splitlines()[0].encode()
@@ -136,7 +132,8 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
         return
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
-        words = _words(runner.output("report"))
+        report = runner.output("report")
+        words = {} if report is None else words_of_report(report)
         counted = read_json(gallery / "outliers.json")
         for line in outliers_said({words.get(name, name): blocks for name, blocks in counted.items()}):
             say(line)

@@ -37,7 +37,7 @@ DISK = "disk"
 """What ``--accept`` takes where the estimate of a study's disk is thought to be too high."""
 
 
-def refuse_unready(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> None:
+def refuse_unready(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node], images: StudyImages) -> None:
     """Refuse, all at once, what would fail later at ``nodes``.
 
     Raises :class:`ConfigError` for packages, batches and places that cannot be used, :class:`WeightsError` for files of
@@ -46,7 +46,7 @@ def refuse_unready(study: StudyBase, variants: Sequence[Variant], nodes: Sequenc
     named = {node.variant for node in nodes}
     of_all = any(node.stage == "gallery" for node in nodes)  # one page of all networks
     used = [variant for variant in variants if of_all or variant.name in named]
-    problems = list(dict.fromkeys((*_packages(used), *_batch(study, nodes), *_outputs(study))))
+    problems = list(dict.fromkeys((*_packages(used), *_batch(study, nodes, images), *_outputs(study))))
     if problems:
         raise ConfigError("\n".join(problems), problems=tuple(problems))
     if missing := list(dict.fromkeys(_files(used))):
@@ -73,14 +73,14 @@ def _files(variants: Sequence[Variant]) -> Iterator[str]:
         yield from (f"{place}: no such file, of {variant.backbone}" for place in places if not Path(place).exists())
 
 
-def _batch(study: StudyBase, nodes: Sequence[Node]) -> Iterator[str]:
+def _batch(study: StudyBase, nodes: Sequence[Node], images: StudyImages) -> Iterator[str]:
     """A batch of more images than a training has, unless images are not there yet: stages say what is missing."""
     recipe = recipe_of(study)
     if recipe is None or not any(node.stage in {"pretrain", "supervise", "sweep"} for node in nodes):
         return
     use = "pretraining" if isinstance(recipe, PretrainSection) else "classes"
     with suppress(DataError, ConfigError):
-        count = StudyImages(study).count(recipe.dataset, "train", use)
+        count = images.count(recipe.dataset, "train", use)
         if count < recipe.batch_size:
             section = "pretrain" if isinstance(recipe, PretrainSection) else "supervise"
             yield (

@@ -13,6 +13,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
 from dinoskip.results.records import ROWS, ImageRecords, read_records
 from dinoskip.results.rows import EvalResult, read_rows
+from visualize.report.names import words_of_report
 
 _KEY_LETTERS = 16  # of a key in the name of an output
 
@@ -105,12 +106,6 @@ def _unresolved(path: Path) -> dict[str, str]:
     return {name: why for name, file in sorted(every.items()) if (why := str(read_json(file).get("unresolved", "")))}
 
 
-def _words(path: Path) -> dict[str, str]:
-    """What the pages of a study call its networks; nothing without a report."""
-    file = path / "report" / "names.json"
-    return {str(key): str(words) for key, words in read_json(file).items()} if file.is_file() else {}
-
-
 def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
     rows: dict[EvalResult, None] = {}
     records: dict[EvalResult, ImageRecords] = {}
@@ -120,4 +115,6 @@ def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
             if row in records and records[row].ids != record.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
             records[row] = record
-    return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given), _words(given))
+    return BoardSource(
+        name, tuple(rows), records, _gallery(given), _unresolved(given), words_of_report(given / "report")
+    )

@@ -5,6 +5,7 @@
 - ``first_sentence``: values and baselines, ``answer``: which network is better,
   ``separation``: by which metrics, ``overview``: in a grid,
   ``cautions``: what to know before, ``answer_table``: all of it
+- ``names``: what pages call networks, in a file
 - ``tables`` of the study's own rows, ``diagnostics`` of untrained networks
 - ``papers``: records of papers, beside whose printed tables a study's numbers can be put
 """

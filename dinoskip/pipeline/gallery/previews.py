@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from dinoskip.features import as_float
-from dinoskip.io.files import write_json
+from dinoskip.io.files import read_json, write_json
 from dinoskip.io.images import read_image
 from dinoskip.models.rank_collapse import effective_rank, token_cosine
 from eval.tokencut.overlays import overlay
@@ -164,6 +163,6 @@ def _features(store: TokenSource) -> dict[str, dict[str, float]]:
     return summed
 
 
-def previews_of(gallery: Path, read: Callable[[Path], Any]) -> list[dict[str, str]]:
+def previews_of(gallery: Path) -> list[dict[str, str]]:
     """What :func:`write_previews` listed in a gallery's folder; nothing of an earlier version's."""
-    return list(read(gallery / PREVIEWS)) if (gallery / PREVIEWS).is_file() else []
+    return list(read_json(gallery / PREVIEWS)) if (gallery / PREVIEWS).is_file() else []

@@ -44,6 +44,7 @@ from visualize.report.diagnostics import (
     tokens_table,
     weights_table,
 )
+from visualize.report.names import NAMES
 from visualize.report.papers import StudyNumbers, printed_tables
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
@@ -59,7 +60,7 @@ def write_page(task: Task) -> None:
     analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
     study = yaml_of(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
-    write_json(task.out / "names.json", {variant.file_name: variant.name for variant in report.variants})
+    write_json(task.out / NAMES, {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
         page = replace(
             report,
@@ -431,7 +432,7 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source, read_json)]
+    listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source)]
     scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
     previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
     previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
