@@ -267,8 +267,9 @@ def slowness() -> float:
 
 def without_places(text: str, out: Path) -> str:
     """``text`` without the names of this machine and its folders, as logs are kept."""
-    for name, word in ((str(out), "OUT"), (str(ROOT), "ROOT"), (sys.prefix, "PYTHON"), (socket.gethostname(), "HOST")):
-        text = text.replace(name, word)
+    words = {str(out): "OUT", str(ROOT): "ROOT", sys.prefix: "PYTHON", socket.gethostname(): "HOST"}
+    for name in sorted(words, key=len, reverse=True):  # one place may lie in another, as the environment in the tree
+        text = text.replace(name, words[name])
     return text
 
 
