@@ -2,8 +2,8 @@
 
 Operations are counted in closed form (dinoskip/settings/flops.py): matrix products of forward and backward passes, with
 DINO the teacher's forward pass too. Hours = operations / rate. A card that is named has the rate that an H100 reached
-and others are assumed to reach (dinoskip/pipeline/estimate/cards.py). Epochs that variants share are counted for each of them; optimizer and
-evaluation are left out.
+and others are assumed to reach (dinoskip/pipeline/estimate/cards.py). Epochs that variants share are counted for each
+of them; optimizer and evaluation are left out.
 
     python -m benchmarks.gpu_hours configs/paper/table2_dino.yaml [KEY=VALUE ...] [--card CARD | --rate TFLOPS]
                                    [--images 1281167]
