@@ -29,7 +29,7 @@ from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, places, vis
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.runner import Spread
-from dinoskip.pipeline.scheduling import Engine
+from dinoskip.pipeline.scheduling import NodeEngine
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 from dinoskip.runtime.console import duration, log, say
@@ -160,7 +160,7 @@ def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread
 
     def made() -> Spread:
         if study.run.executor is not None:
-            engine: Engine = ForeignWorkers(study.run.executor, study.run.workers, args.verbosity)
+            engine: NodeEngine = ForeignWorkers(study.run.executor, study.run.workers, args.verbosity)
         else:
             gpus = [] if runner.device == "cpu" else visible_gpus()
             engine = LocalWorkers(runner.study, places(args.jobs, gpus), args.verbosity)

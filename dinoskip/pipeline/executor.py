@@ -28,12 +28,12 @@ from dinoskip.io.output import own_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.making import Assignment, Made, Maker, Reserve, lead_or_follow
 from dinoskip.pipeline.room import ask_room
-from dinoskip.pipeline.run_state import LOGS, log_of
 from dinoskip.pipeline.stage import Stage
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.cores import available_cores
 from dinoskip.runtime.stopping import Terminated, stopped_by_signals
 
+LOGS = "logs"  # of a study: what workers said, a file for each node and each worker
 ORPHANED = 120.0  # seconds that a worker whose leader has died has to reach a safe point
 MOST_ELSEWHERE = 8  # nodes at once of an executor that does not say how many workers it has
 _busy = threading.Event()  # this worker is at a node
@@ -70,8 +70,8 @@ class InProcess:
 # --- in a worker --------------------------------------------------------------------------------------
 
 
-def make_assigned(work: Assignment, stage: str | Stage, verbosity: int = 0) -> Made | None:
-    """Make a node in this process, which another one leads; None on ranks other than the first.
+def make_assigned(work: Assignment, stage: str | Stage, verbosity: int = 0) -> Made:
+    """Make a node in this process, which another one leads; ranks other than the first take part in that.
 
     ``stage`` is a name of :data:`dinoskip.pipeline.stages`, or a stage of the caller's own. A signal that stops this
     process is :class:`Preempted`, after the stage's safe point; an error that is none of ours goes to the log with its
@@ -80,16 +80,17 @@ def make_assigned(work: Assignment, stage: str | Stage, verbosity: int = 0) -> M
     of_node = stages.load(stage) if isinstance(stage, str) else stage
     reserve: Reserve = partial(ask_room, work.study, work.node.id) if work.limited else _enough
     with ExitStack() as inside:
-        inside.enter_context(_logged(log_of(work.study, work.node.id), verbosity))
+        inside.enter_context(_logged(work.study / LOGS / f"{work.node.id}.log", verbosity))
         if threading.current_thread() is threading.main_thread():
             inside.enter_context(stopped_by_signals(at_end=False))
         _busy.set()
         inside.callback(_busy.clear)
         try:
-            return lead_or_follow(
+            made = lead_or_follow(
                 work.device, {"node": work.node.id, "key": work.key}, work.study, lambda _: of_node,
                 lambda maker: maker.make(work, of_node, reserve),
             )  # fmt: skip
+            return made or Made(0.0, by_another=True)
         except Terminated:
             raise Preempted(f"{work.node.id}: stopped by a signal") from None
         except DinoskipError as error:
@@ -289,12 +290,12 @@ class ForeignWorkers:
 
     def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
         """Give the node to the executor, or to a new one if it has broken."""
-        order = (make_assigned, work, portable(stage), self._verbosity)
+        order = partial(make_assigned, work, portable(stage), self._verbosity)
         try:
-            future = self._executor.submit(*order)
+            future = self._executor.submit(order)
         except BrokenExecutor:
             self._executor = self._made()
-            future = self._executor.submit(*order)
+            future = self._executor.submit(order)
         self._futures = [*(left for left in self._futures if not left.done()), future]
         return future
 

@@ -15,26 +15,22 @@ from dinoskip.pipeline.executor import InProcess
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
 from dinoskip.pipeline.making import Assignment, Maker, NodeInput, Reserve, lead_or_follow
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
-from dinoskip.pipeline.scheduling import Engine, Schedule, longest_paths
+from dinoskip.pipeline.scheduling import NodeEngine, Schedule, longest_paths
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.storage import Stores, readers_of
 from dinoskip.runtime.environment import machine
-
-Noted = Callable[[Schedule, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
 class Spread:
     """That nodes are handed to workers: the ``engine`` of them, how often a lost node is begun again, who is told.
 
-    ``noted`` is called with the schedule and the expected seconds of every node whenever something has changed.
     ``waits``: workers wait for another run at their node, such as those of a leader that has died.
     """
 
-    engine: Engine
+    engine: NodeEngine
     retries: int = 2
-    noted: Noted = lambda *_: None
     waits: bool = False
 
 
@@ -127,17 +123,13 @@ class Runner:
         progress = self.progress(chosen)
         self.stores.tidy()
         parallel = spread.engine.capacity > 1
-        own, paths = self.expected() if parallel else ({}, {})
+        paths = longest_paths(self.planner.nodes, self.works(), self.seconds()) if parallel else {}
         happened = Schedule(
             self.planner, self.stores, self.stages, spread.engine, partial(self._assignment, spread), progress, chosen,
-            paths, spread.retries, lambda schedule: spread.noted(schedule, own),
+            paths, spread.retries,
         ).run(steps)  # fmt: skip
         progress.end()
         return happened
-
-    def expected(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Expected seconds of every node, and of the longest path that begins with it; known after :meth:`plan`."""
-        return longest_paths(self.planner.nodes, self.works(), self.seconds())
 
     def _reserve(self, work: Assignment) -> Reserve:
         return partial(self.stores.make_room, work.node)

@@ -7,7 +7,6 @@ is that of the plan. What a node's process published is read from the disk: no r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here:
 ADVICE = "make it by `dinoskip run` without --only, --from and --variant"
 
 
-class Engine(Protocol):
+class NodeEngine(Protocol):
     """What runs assignments: at most ``capacity`` at once. ``name`` says what it is."""
 
     name: str
@@ -46,11 +45,10 @@ class Engine(Protocol):
 
 @dataclass
 class Flight:
-    """A node that a worker is at, since when (seconds of :func:`time.time`), and in which try."""
+    """A node that a worker is at."""
 
     node: Node
     future: Future[Made]
-    since: float
     remade: bool = False
     room: bool = False  # it has what it wanted on the disk, or wants nothing
 
@@ -60,19 +58,18 @@ class Schedule:
     """One run of the chosen nodes of a plan.
 
     ``assign`` makes the assignment of a node that is ready, ``retries`` is how often a node is begun again whose worker
-    was lost, ``noted`` is called when anything has changed.
+    was lost.
     """
 
     planner: Planner
     stores: Stores
     stages: Mapping[str, Stage]
-    engine: Engine
+    engine: NodeEngine
     assign: Callable[[Node, bool], Assignment]
     progress: StudyProgress
     chosen: Collection[str]
     paths: Mapping[str, float]
     retries: int = 2
-    noted: Callable[[Schedule], None] = lambda _: None
     happened: dict[str, str] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
     ready: dict[str, str] = field(default_factory=dict)  # and why they run
@@ -195,8 +192,7 @@ class Schedule:
     def _fly(self, node: Node, *, remade: bool = False) -> None:
         self.tries[node.id] = self.tries.get(node.id, 0) + 1
         self.stores.held.add(node.id)
-        flight = self.flights[node.id] = Flight(node, Future(), time.time(), remade)
-        self.noted(self)
+        flight = self.flights[node.id] = Flight(node, Future(), remade)
         try:
             flight.future = self.engine.submit(self.assign(node, remade), self.stages[node.stage])
         except BaseException:  # nobody is at it: there is nothing to wait for
@@ -216,7 +212,6 @@ class Schedule:
             self._landed(flight)
             self.stores.tidy()
         self._give_room()
-        self.noted(self)
 
     def _landed(self, flight: Flight) -> None:
         node = flight.node
@@ -253,7 +248,12 @@ class Schedule:
             if not flight.remade:
                 self.ready[node.id] = "its worker was lost"
             return
-        self._failed(node, DinoskipError(f"{node.id}: lost {self.tries[node.id]} times: {why}", "see `dinoskip logs`"))
+        self._failed(
+            node,
+            DinoskipError(
+                f"{node.id}: lost {self.tries[node.id]} times: {why}", "see its file in the study's folder logs"
+            ),
+        )
 
     def _failed(self, node: Node, error: DinoskipError) -> None:
         self.progress.failed(node, error)
@@ -284,13 +284,10 @@ class Schedule:
             self.engine.stop()
             wait([flight.future for flight in self.flights.values()], STOPPING)
             self.flights.clear()
-            self.noted(self)
 
 
-def longest_paths(
-    nodes: Sequence[Node], works: Mapping[str, Work], seconds: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Expected seconds of every node, and of the longest path that begins with it.
+def longest_paths(nodes: Sequence[Node], works: Mapping[str, Work], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Expected seconds of the longest path that begins with each node.
 
     By the ``seconds`` that finished nodes took and the ``works`` of all; of kinds without a time by the operations that
     are counted, at :data:`GUESSED_RATE`.
@@ -305,4 +302,4 @@ def longest_paths(
         for source in node.needs.values():
             if source in paths:
                 paths[source] = max(paths[source], own[source] + paths[node.id])
-    return own, paths
+    return paths

@@ -69,6 +69,7 @@ def threads() -> Executor:
     return ThreadPoolExecutor(2)
 
 
+@pytest.mark.slow  # processes that import everything
 def test_workers_of_this_machine_make_what_one_process_makes(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     write_text(Path(mark), "")  # alone nothing is killed
@@ -81,6 +82,7 @@ def test_workers_of_this_machine_make_what_one_process_makes(tmp_path: Path) -> 
     assert not (tmp_path / "spread" / "running").exists()
 
 
+@pytest.mark.slow  # processes that import everything
 def test_a_node_whose_worker_is_always_killed_fails_by_name_and_others_go_on(tmp_path: Path) -> None:
     with pytest.raises(DinoskipError, match=r"read/a[12]: lost 2 times"):
         run(tmp_path, local(tmp_path, 2), killed=True)
@@ -89,6 +91,7 @@ def test_a_node_whose_worker_is_always_killed_fails_by_name_and_others_go_on(tmp
     ]  # fmt: skip
 
 
+@pytest.mark.slow  # processes that import everything
 def test_a_limit_of_the_disk_holds_over_workers_and_stores_go_after_their_last_reader(tmp_path: Path) -> None:
     rules = StorageRules(limit=2 * SIZE + 1000, at_once=True)
     happened = run(tmp_path, local(tmp_path, 2), rules)
