@@ -17,7 +17,7 @@ test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 check-fast: lint types $(STAMP)
-	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py'); \
+	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py' 'plugins/**/test_*.py'); \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x tests/house/test_house.py $$tests
 
 docs: $(STAMP)

@@ -42,7 +42,7 @@ def write_photographs(folder: Path, count: int, size: int) -> None:
 
 def peaks_of(photos: Path, out: Path, backbone: str, images: int, size: int) -> tuple[float, float, float]:
     """Peaks in MiB, anonymous and with mapped files, and seconds, of a gallery of the first ``images``."""
-    words = ["gallery", "--backbone", backbone, "--data", str(photos), "--out", str(out), "--device", "cpu", "-q"]
+    words = ["gallery", backbone, "--data", str(photos), "--out", str(out), "--device", "cpu", "-q"]
     settings = [f"gallery.first={images}", f"gallery.size={size}", "gallery.similarity=1"]
     began = time.monotonic()
     command = [sys.executable, "-c", PEAK, *words, *settings]

@@ -26,13 +26,13 @@ from torch.nn import functional as F
 
 from benchmarks.measuring import least_seconds
 from dinoskip.models import Backbone, create_model
-from eval.depth.bins import bin_depths, logit_gradients
-from eval.depth.config import DepthConfig
+from dinoskip_dense.depth.bins import bin_depths, logit_gradients
+from dinoskip_dense.depth.config import DepthConfig
+from dinoskip_dense.linear.config import LinearConfig
+from dinoskip_dense.linear.fit import groups_of as linear_groups
+from dinoskip_dense.linear.fit import logit_gradients as linear_gradients
 from eval.frozen import FrozenFeatures
 from eval.labelled import Key
-from eval.linear.config import LinearConfig
-from eval.linear.fit import groups_of as linear_groups
-from eval.linear.fit import logit_gradients as linear_gradients
 from eval.probe.stack import HeadStack
 from eval.stacked import Group, draw_uniform, groups_of
 

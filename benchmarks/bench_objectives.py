@@ -22,16 +22,16 @@ from torch.nn import functional as F
 
 from benchmarks.bench_step import DEVICE, GPU, SameViews, seconds
 from dinoskip.data.correspondence import Correspondence
-from dinoskip.data.masks import BlockMasks, VisiblePatches
 from dinoskip.optim import build_optimizer
 from dinoskip.runtime.distributed import World
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import update_center, update_teacher
 from dinoskip.training.gradients import clip_each_, gradient_norms, gradients_of
-from dinoskip.training.ibot import IBOT
-from dinoskip.training.mae import MAE, patch_targets
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.patch_contrast import PatchContrast
+from dinoskip_objectives.ibot import IBOT
+from dinoskip_objectives.mae import MAE, patch_targets
+from dinoskip_objectives.masks import BlockMasks, VisiblePatches
 
 SMALL = {"model": "vit_tiny_patch16", "batch": 8, "size": 96}
 LARGE = {"model": "vit_small_patch16", "batch": 64, "size": 224}

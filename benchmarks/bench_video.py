@@ -26,8 +26,8 @@ from torch.nn.functional import interpolate, normalize
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.io.images import read_image
 from dinoskip.runtime.console import table
-from eval.correspondence import CorrespondenceConfig, Matcher, Placement
-from eval.video import PropagationRule, first_masks, hard_labels, propagate, unit_tokens
+from dinoskip_video.correspondence import CorrespondenceConfig, Matcher, Placement
+from dinoskip_video.video import PropagationRule, first_masks, hard_labels, propagate, unit_tokens
 
 SIZE, CHANNELS, CONTEXT = (480, 832), 384, 8
 VIDEO = 67  # frames of a video of DAVIS 2017 val, on average: the script makes its mask once for them

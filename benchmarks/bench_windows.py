@@ -5,7 +5,7 @@
 
 Every image goes through the whole of it: its file is decoded, its features of 12 blocks (ViT-S: 384 channels, float16)
 fill a window, TokenCut's results of 12 blocks and one combination are written, and rows, boxes and records are made as
-``dinoskip tokencut`` does. Two things are simulated, as a CPU would take days for them: the network gives the
+``dinoskip eval tokencut`` does. Two things are simulated, as a CPU would take days for them: the network gives the
 same random numbers for every batch, and the cut of every image is the same one. Neither holds memory beyond its batch.
 Files repeat: eight of ``--size`` pixels under as many names as there are images, 40 × 30 tokens each.
 

@@ -5,7 +5,7 @@
 
 A made-up study has networks on measures of every kind that rows have (:mod:`benchmarks.made_up`), of n units and some
 seeds of training. Rows are made by the functions that evaluations make them with, and go through
-:func:`visualize.report.answer.answers`, which the report prints, or :func:`visualize.paper.claims.claims`. **Equal**
+:func:`visualize.report.answer.answers`, which the report prints, or :func:`dinoskip_papers.claims.claims`. **Equal**
 networks have the same expected score over trainings: a page that calls any of them better or worse, or of one training
 each higher or lower, is a false positive. Every training has its luck, a shift of its expected score; of one training
 each, too, which says nothing of how large the luck is. **Different**: one network is better by a number of standard
@@ -40,12 +40,11 @@ from dinoskip.results.estimates import least_gap
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.environment import describe
+from dinoskip_papers.claims import Comparison, claims
+from dinoskip_papers.compare import ComparedStudy
 from visualize.comparison import Scores
-from visualize.paper.claims import Comparison, claims
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import AnswerLine, answers
-from visualize.rows import StudyVariant
+from visualize.rows import INITIALISED, SKIP, StudyVariant
 
 Result = TypeVar("Result")
 UNITS = (6, 12, 60, 216, 1449)

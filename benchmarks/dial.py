@@ -25,11 +25,10 @@ from dinoskip.decisions.wording import points, signed
 from dinoskip.io.files import read_json, write_bytes, write_text
 from dinoskip.results.rows import EvalResult, read_rows, rows_csv
 from visualize.comparison import Scores
-from visualize.paper.published import SKIP
 from visualize.report.answer import Answer, AnswerLine, answers
 from visualize.report.overview import NOT_SEPARATING
 from visualize.report.separation import separations, speechless
-from visualize.rows import StudyVariant, principal
+from visualize.rows import SKIP, StudyVariant, principal
 from visualize.tables import markdown_rows
 
 ROOT = Path(__file__).resolve().parents[1]

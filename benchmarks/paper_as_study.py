@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dinoskip.results.rows import EvalResult
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import EPOCHS, PUBLISHED, PublishedNumber
+from dinoskip_papers.compare import ComparedStudy
+from dinoskip_papers.published import EPOCHS, PUBLISHED, PublishedNumber
 from visualize.rows import StudyVariant
 
 # Half the 95 % interval of a published number, in percent points. The paper prints none, so these are assumed: a

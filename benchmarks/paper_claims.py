@@ -27,12 +27,11 @@ from dinoskip.errors import DataError, DinoskipError
 from dinoskip.results.estimates import SIGNIFICANT
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import holm
+from dinoskip_papers.claims import claims, claims_grid, pairs_of
+from dinoskip_papers.compare import ComparedStudy
+from dinoskip_papers.rules import RULES, Rule
 from visualize.comparison import Scores
-from visualize.paper.claims import claims, claims_grid, pairs_of
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
-from visualize.paper.rules import RULES, Rule
-from visualize.rows import StudyVariant
+from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 from visualize.tables import markdown, markdown_rows, mean_deviation
 
 ROLES = {"skip": SKIP, "default": DEFAULT, "paper": INITIALISED}

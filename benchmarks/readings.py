@@ -4,8 +4,8 @@ python -m benchmarks.readings measure [--seeds 3] [SENTENCE ...]   (minutes; rep
 python -m benchmarks.readings page                                 (writes docs/concepts/readings.md from it)
 python -m benchmarks.readings                                      (prints the tables)
 
-The sentences are those of visualize/paper/readings.py. ViT-S/16 without skips at 224 pixels, on the four photographs
-of scikit-image, untrained, float32 on a CPU.
+The sentences are those of plugins/papers/dinoskip_papers/readings.py. ViT-S/16 without skips at 224 pixels, on the
+four photographs of scikit-image, untrained, float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.environment import describe
 from dinoskip.settings.config import RawConfig, apply_overrides, validate
-from visualize.paper.readings import SENTENCES, Reading, Sentence
+from dinoskip_papers.readings import SENTENCES, Reading, Sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "readings.md"
@@ -114,7 +114,8 @@ def page(measured: Mapping[str, Any]) -> str:
         "reading is a setting. Ours is first; it is the default, or what the configurations of the papers name. "
         "[Train them](../configurations.md): `configs/paper/readings.yaml` has the readings of network and data as "
         "variants, `configs/paper/readings_recipe.yaml` those of the recipe. This page is written by `python -m "
-        "benchmarks.readings page` from `visualize/paper/readings.py` and from measurements of fresh networks.",
+        "benchmarks.readings page` from `plugins/papers/dinoskip_papers/readings.py` and from measurements of fresh "
+        "networks.",
         "",
         "**What is measured**: untrained ViT-S/16 without skips on four photographs of 224 pixels (`python -m "
         f"benchmarks.readings measure`; {where}). Mean and, in brackets, smallest and largest of {len(seeds)} seeds. "

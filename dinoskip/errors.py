@@ -112,7 +112,8 @@ def did_you_mean(name: str, options: Iterable[str], before: str = "", after: str
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NOT_WRITABLE = {*_REFUSED, errno.ENOTDIR, errno.EISDIR}
+_NO_PLACE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EILSEQ}  # no file can have the name
+_NOT_WRITABLE = {*_REFUSED, *_NO_PLACE, errno.EIO, errno.ESTALE}  # the last two: of the disk, of a network's
 _FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
 _MEMORY_TEXTS = (
     "can't allocate memory",  # torch, DefaultCPUAllocator
@@ -126,6 +127,20 @@ _MEMORY_TEXTS = (
 )
 
 
+_OPEN_FILES = {errno.EMFILE, errno.ENFILE}
+_SCARCE = {*_OPEN_FILES, errno.ENOMEM}
+
+
+def is_scarce(error: BaseException) -> bool:
+    """Whether the system lacks memory or open files, which is no fault of the file that was to be opened."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SCARCE)
+
+
+def is_no_place(error: BaseException) -> bool:
+    """Whether a path was given at which there can be no file: too long, below a file, links in a circle."""
+    return isinstance(error, OSError) and error.errno in _NO_PLACE
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Whether ``error`` is any of the ways torch, safetensors and the system say "no space left"."""
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -137,13 +152,16 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def memory_refused(error: BaseException | None) -> DinoskipError | None:
-    """What to say if an error is, or was caused by, memory or a thread that the system refused; None for all others.
+    """What to say if memory, a thread or an open file was refused by the system, here or as the cause; else None.
 
     NumPy, torch and the loader of libraries each say so in their own way, with what was asked for, and a library that
     was to be built then says that it cannot be.
     """
     while error is not None:
         text = str(error).lower()
+        if isinstance(error, OSError | RuntimeError) and "too many open files" in text:
+            said = first_line(error)
+            return DinoskipError(f"the system refused one more open file: {said}", "see ulimit -n; fewer --workers")
         if isinstance(error, MemoryError) or (
             isinstance(error, OSError | RuntimeError | ImportError) and any(t in text for t in _MEMORY_TEXTS)
         ):
@@ -158,7 +176,7 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
     """Turn all that reading an untrusted file may raise into one :class:`DataError` that names it.
 
     ``what`` says what it should have been: "image", "VOC annotation". Errors of ours pass as they are, and so does
-    MemoryError, which is no fault of the file.
+    what is no fault of the file: memory or open files that the system lacks.
     """
     try:
         yield
@@ -167,6 +185,8 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such {what}") from None
     except Exception as error:  # parsers raise OSError, ValueError, struct.error, SyntaxError, RecursionError, ...
+        if is_scarce(error):
+            raise
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reason = (text.splitlines() or [type(error).__name__])[0]
         reason = re.sub(r" ?<[\w.]+ [^<>]*>", "", reason)  # an object's address says nothing
@@ -175,12 +195,17 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
 
 @contextmanager
 def named(where: Callable[[], str], what: str) -> Iterator[None]:
-    """Turn any error but ours and MemoryError into one :class:`DataError`, ``WHERE: what: kind of error: reason``."""
+    """Turn any error but ours into one :class:`DataError`, ``WHERE: what: kind of error: reason``.
+
+    Memory and open files that the system lacks pass as they are, as of :func:`guard`.
+    """
     try:
         yield
     except (DinoskipError, MemoryError):
         raise
     except Exception as error:
+        if is_scarce(error):
+            raise
         reason = (str(error).splitlines() or [""])[0]
         raise DataError(f"{where()}: {what}: {type(error).__name__}: {reason}") from error
 

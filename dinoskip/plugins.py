@@ -35,13 +35,16 @@ from dinoskip.runtime.console import log
 
 T = TypeVar("T")
 GROUPS = (
-    "tasks", "objectives", "data_kinds", "labels", "initialisations", "optimizers", "layers", "commands",
+    "tasks", "objectives", "added_losses", "data_kinds", "labels", "initialisations", "optimizers", "layers",
+    "commands", "papers",
 )  # fmt: skip
 """Kinds of part; the entry-point group of each is ``dinoskip.`` and its name."""
 FILES = "DINOSKIP_PLUGINS"
 """Environment variable with the files of plug-ins, separated as in PATH."""
 PARTS = "PARTS"
 """What a file calls its table of parts."""
+LAST = 1000
+"""Place of a part that has no ``order`` of its own, behind those that come with dinoskip."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,12 @@ def _name_of(settings: type[BaseModel]) -> Any:
     return next((fields[key].default for key in ("name", "kind", "objective") if key in fields), None)
 
 
+def order_of(part: Any, own: bool = False) -> int:
+    """A part's place among those of its kind: its ``order``, else before (``own``) or behind those that have one."""
+    order = getattr(part, "order", None)
+    return order if isinstance(order, int) else 0 if own else LAST
+
+
 def _usable(group: str, name: str, own: bool, kind: type) -> Any:
     plugin = found().get((group, name))
     if plugin is not None and own:
@@ -179,9 +188,10 @@ def _usable(group: str, name: str, own: bool, kind: type) -> Any:
 
 
 class Table(Mapping[str, T]):
-    """Parts of one kind by name: our ``own``, and after them those of plug-ins.
+    """Parts of one kind by name: our ``own`` and those of plug-ins, by their ``order`` where they have one.
 
-    A plug-in's part is imported when it is asked for; one that cannot be used is not there.
+    Without one, ours come first as they are written, then those of plug-ins by name. A plug-in's part is imported
+    when it is asked for; one that cannot be used is not there.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], kind: type) -> None:
@@ -192,8 +202,9 @@ class Table(Mapping[str, T]):
         return self.own[name] if part is None else part
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.own
-        yield from (name for group, name in found() if group == self.group and self._plugin(name) is not None)
+        names = [*self.own]
+        names += [name for group, name in found() if group == self.group and self._plugin(name) is not None]
+        return iter(sorted(names, key=lambda name: order_of(self[name], name in self.own)))
 
     def _plugin(self, name: str) -> Any:
         return _usable(self.group, name, name in self.own, self.kind)
@@ -203,10 +214,19 @@ class Table(Mapping[str, T]):
 
 
 def add_commands(commands: Any) -> None:
-    """Have the commands of plug-ins add themselves to the parsers of ours."""
+    """Have the commands of plug-ins add themselves to the parsers of ours.
+
+    Help lists a command where its function says: behind the one that its attribute ``after`` names, else at the end.
+    """
     added: Table[Callable[[Any], None]] = Table("commands", {}, FunctionType)
-    for add in added.values():
+    for name, add in added.items():
         add(commands)
+        listed = commands._choices_actions  # of argparse: what help lists, in its order
+        places = [place for place, action in enumerate(listed) if action.dest == getattr(add, "after", None)]
+        own = [action for action in listed if action.dest == name]
+        if places and own:
+            listed.remove(own[0])
+            listed.insert(places[0] + 1, own[0])
 
 
 @dataclass(frozen=True)

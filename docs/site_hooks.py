@@ -43,23 +43,21 @@ PACKAGES = {
         "eval.tokencut",
         "eval.knn",
         "eval.retrieval",
-        "eval.linear",
-        "eval.depth",
-        "eval.normals",
-        "eval.saliency",
-        "eval.objects",
-        "eval.cluster",
-        "eval.video",
-        "eval.correspondence",
-        "eval.detection",
         "eval.metrics",
         "eval.discovery",
+        "eval.object_scores",
         "eval.rows",
         "eval.compare",
     ],
     "visualize": ["visualize.pca", "visualize.gallery", "visualize.report", "visualize.figures", "visualize.board"],
 }
 """Pages of the Python reference, and the packages whose public names stand on each."""
+PLUGINS = sorted(
+    ".".join(stub.parent.relative_to(plugin).parts)
+    for plugin in ROOT.glob("plugins/*")
+    for stub in plugin.glob("dinoskip_*/**/__init__.pyi")
+)
+"""Packages of the plug-ins that lie beside the core, on one page together."""
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=<code>)")
 FROM_DISK = re.compile(r'location\.protocol==="file:"\?(\w+\(`\$\{new URL\("search/search_index\.js")')
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
@@ -71,6 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["reference/commands.md"] = commands_page()
     pages["reference/settings.md"] = settings_page()
     pages["reference/python.md"] = python_page("Python", ["dinoskip"])
+    pages["reference/plugins.md"] = python_page("Plug-ins", PLUGINS)
     pages |= {f"reference/{page}.md": python_page(page, packages) for page, packages in PACKAGES.items()}
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         files.remove(notebook)

@@ -4,18 +4,16 @@ A folder for each task: its record in ``task.py``, its settings in ``config.py``
 names are loaded when they are first used), its run in ``evaluation.py``.
 
 - linear segmentation probes: ``probe``
-- object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
-- unsupervised segmentation: ``cluster``
-- linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``heads`` (their fit), ``frozen`` (their
-  features), ``stacked`` (all at once), ``surfaces`` (how those of depth and normals are chosen and saved),
-  ``schedules``
-- detectors: ``detection``
+- object discovery: ``tokencut``; ``discovery`` has the scores
+- linear heads: ``heads`` (their fit), ``frozen`` (their features), ``stacked`` (all at once), ``schedules``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
-- videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
 - for all of them: ``protocols`` (settings by their name), ``labelled`` (tokens with label maps), ``upsampling``,
-  ``metrics``, ``rows`` (with intervals and records), ``baselines``, ``pixels`` (features without a network),
-  ``prefetch`` (files read ahead by threads), ``compare`` (two rows over the same images), ``picture_maps`` (what the
-  gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files),
-  ``joined`` (rows of levels that have grids of their own)
+  ``metrics``, ``object_scores`` (AP and AR of boxes and masks), ``rows`` (with intervals and records), ``baselines``,
+  ``pixels`` (features without a network), ``prefetch`` (files read ahead by threads), ``compare`` (two rows over the
+  same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what
+  is found image by image, in files), ``joined`` (rows of levels that have grids of their own),
+  ``published`` (numbers that authors print of their networks)
+
+Further tasks are plug-ins (docs/plugins).
 """

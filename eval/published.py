@@ -98,8 +98,16 @@ def _networks() -> Iterable[PublicNetwork]:
 NETWORKS: tuple[PublicNetwork, ...] = tuple(_networks())
 """All networks that have numbers below."""
 
-VOC2007, VOC2012, COCO20K = {"kind": "voc", "year": 2007}, {"kind": "voc", "year": 2012}, {"kind": "coco20k"}
-IMAGENET, ADE20K, NYU, DAVIS, SPAIR = ({"kind": kind} for kind in ("folder", "ade20k", "nyu", "davis", "spair"))
+Data = Mapping[str, Any]
+VOC2007: Data = {"kind": "voc", "year": 2007}
+VOC2012: Data = {"kind": "voc", "year": 2012}
+VOC_AUG: Data = {**VOC2012, "train_list": "trainaug"}
+COCO20K: Data = {"kind": "coco20k"}
+IMAGENET: Data = {"kind": "folder"}
+ADE20K: Data = {"kind": "ade20k"}
+NYU: Data = {"kind": "nyu"}
+DAVIS: Data = {"kind": "davis"}
+SPAIR: Data = {"kind": "spair"}
 IMAGES = {"voc2007": 5011, "voc2012": 11540, "coco20k": 19817}  # of the splits that CorLoc is published on
 
 CUT = (
@@ -149,7 +157,7 @@ class _Elsewhere:
         return PublicNumber(network, self.task, self.metric, value, self.data, self.n, self.source, None, self.why)
 
 
-def _numbers() -> Iterable[PublicNumber]:
+def _of_dino() -> Iterable[PublicNumber]:
     readme = f"README of {DINO}"
     for network, knn in zip(("S/16", "S/8", "B/16", "B/8"), (74.5, 78.3, 76.1, 77.4), strict=True):
         yield _neighbours(f"DINO ViT-{network}", knn, readme, best=False)
@@ -163,6 +171,8 @@ def _numbers() -> Iterable[PublicNumber]:
         source = f"{DINO_PAPER}, table 5"
         yield PublicNumber(f"DINO ViT-{network}", "video", "J&F", value, DAVIS, 30, source, 0.5, frames)
 
+
+def _of_dinov2() -> Iterable[PublicNumber]:
     card = f"MODEL_CARD of {DINOV2}"
     four = "Four blocks side by side under one head, several image sizes and mirror images at test: not built here."
     joined = "Depths from four blocks side by side under one head."
@@ -176,7 +186,7 @@ def _numbers() -> Iterable[PublicNumber]:
         network = f"DINOv2 ViT-{letter}/14"
         yield _neighbours(network, knn, card, best=True)
         yield _segmentation(network, ade, ADE20K, 2000, segmentation, "dinov2")
-        yield _segmentation(network, voc, {**VOC2012, "train_list": "trainaug"}, 1449, segmentation, "dinov2")
+        yield _segmentation(network, voc, VOC_AUG, 1449, segmentation, "dinov2")
         yield four_blocks.of(network, four_ade)
         yield PublicNumber(
             network, "depth", "RMSE", one_depth, NYU, 654, f"{DINOV2_PAPER}, table 11", 0.015,
@@ -186,6 +196,8 @@ def _numbers() -> Iterable[PublicNumber]:
     for letter, knn in zip("SBLg", (79.1, 82.0, 83.8, 83.7), strict=True):
         yield _neighbours(f"DINOv2 ViT-{letter}/14 with registers", knn, f"README of {DINOV2}", best=True)
 
+
+def _of_dinov3() -> Iterable[PublicNumber]:
     card = f"MODEL_CARD of {DINOV3}"
     videos = _Elsewhere("video", "J&F", DAVIS, 30, card, "Other image sizes and context than DINO's, which are ours.")
     why = "Correspondence by recall of matches, not by PCK of key points."
@@ -203,18 +215,20 @@ def _numbers() -> Iterable[PublicNumber]:
         yield videos.of(network, tracked)
         yield pairs.of(network, matched)
 
-    readme = "README of bytedance/ibot"
+
+def _of_others() -> Iterable[PublicNumber]:
+    readme, segmentation = "README of bytedance/ibot", f"{DINOV2_PAPER}, table 10"
     for size, knn in (("S", 75.2), ("B", 77.1)):  # the README's table prints 74.5 for S, DINO's number; its text 75.2
         yield _neighbours(f"iBOT ViT-{size}/16", knn, readme, best=True)
     patches = "k-NN of patches on ADE20K: votes of single training patches; ours weighs whole neighbourhoods."
     capi = _Elsewhere("retrieve", "mIoU", ADE20K, 2000, "README of facebookresearch/capi", patches)
-    for data, value in (("LVD-142M", 32.1), ("ImageNet-1k", 29.2)):
-        yield capi.of(f"CAPI ViT-L/14 ({data})", value)
-    for value, data, n in ((33.3, ADE20K, 2000), (67.6, {**VOC2012, "train_list": "trainaug"}, 1449)):
+    for images, value in (("LVD-142M", 32.1), ("ImageNet-1k", 29.2)):
+        yield capi.of(f"CAPI ViT-L/14 ({images})", value)
+    for value, data, n in ((33.3, ADE20K, 2000), (67.6, VOC_AUG, 1449)):
         yield _segmentation("MAE ViT-H/14", value, data, n, segmentation, "dinov2")
 
 
-NUMBERS: tuple[PublicNumber, ...] = tuple(_numbers())
+NUMBERS: tuple[PublicNumber, ...] = (*_of_dino(), *_of_dinov2(), *_of_dinov3(), *_of_others())
 
 
 def network_of(spec: str, networks: Iterable[PublicNetwork] = NETWORKS) -> PublicNetwork | None:

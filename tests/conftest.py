@@ -9,7 +9,7 @@ from dinoskip.runtime.console import log
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     [  # modules, since packages import their parts when asked for one
-        "dinoskip.training.pretraining", "dinoskip.training.extended", "dinoskip.training.supervised",
+        "dinoskip.training.pretraining", "dinoskip.training.supervised",
         "dinoskip.features.extract", "dinoskip.models.load", "dinoskip.pipeline.study", "tests.helpers.tiny",
         "torch._dynamo", "hypothesis", "pytest",
     ]

@@ -1,7 +1,7 @@
 """Pages, contact sheets and figures from result rows and feature stores; nothing here trains or evaluates.
 
 - ``gallery``, ``report``: a study's two pages; ``board``: rows of many studies
-- ``figures``; ``paper``: published tables with ours in them, and the claims
+- ``figures``
 - ``rows``: which result rows may be compared; ``comparison``: of two networks, image by image
 - ``tables``: as Markdown, CSV and LaTeX
 - ``pca``, ``foreground`` by it, ``colours`` (of feature stores), ``roughness`` (of PCA pictures)

@@ -63,13 +63,16 @@ def render_page(
     styles: tuple[str, ...],
     extra_style: str = "",
     script: str | tuple[str, ...] = (),
+    folder: Path = _TEMPLATES,
 ) -> None:
-    """Render ``templates/template`` to ``out``, with the named CSS and JS files of ``templates/`` inlined.
+    """Render the ``template`` of a ``folder`` to ``out``, with the named CSS and JS files of ``templates/`` inlined.
+
+    It may include those of ``templates/``.
 
     ``extra_style`` is CSS made by code from numbers (colours), never from text in the data.
     """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -24,6 +24,15 @@ _DIVERGING = ((38, 84, 152), (243, 241, 236), (201, 84, 28))
 _SEQUENTIAL = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 
+_SEED = re.compile(r"(-s\d+|, seed \d+)$")
+_MOMENT = re.compile(r"( ep\d+|, before training|, after \d+ epochs?)$")
+
+
+def network_of(name: str) -> str:
+    """A network's name without the epoch, of names in files and on pages."""
+    return _MOMENT.sub("", name)
+
+
 def variant_places(names: Sequence[str]) -> dict[str, int]:
     """Each variant's place in the order of colours, six to a round; a later round has other dashes and marks.
 
@@ -32,7 +41,7 @@ def variant_places(names: Sequence[str]) -> dict[str, int]:
     """
     networks: dict[str, list[str]] = {}
     for name in names:
-        networks.setdefault(re.sub(r"(-s\d+)?( ep\d+)?$", "", name), []).append(name)
+        networks.setdefault(_SEED.sub("", network_of(name)), []).append(name)
     rounds = -(-len(networks) // len(VARIANT_COLOURS))
     return {
         name: number + later * rounds * len(VARIANT_COLOURS)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.results.statistics import mcnemar
 
 ByBlock = Mapping[str, Sequence[float | None]]  # {block: a value an image, None where there is none}
+Roughness = Mapping[str, Sequence[float | None]]  # {variant: a value an image}
 _ROUNDING = 1e-10  # of the largest coordinate: differences below it are rounding errors
 
 

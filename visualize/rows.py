@@ -18,15 +18,19 @@ T = TypeVar("T")
 Key = tuple[str, str, str, str]
 Rows = Mapping[str, EvalResult]  # of one variant and epoch, by block; several blocks are joined by +
 
+SKIP, DEFAULT, INITIALISED = "skip", "skipless", "skipless, initialised"
+"""Roles of a variant: with skips; without, as they are usually begun; without, begun as in "Cutting the Skip"."""
+
 
 @dataclass(frozen=True)
 class StudyVariant:
     """One variant of a study: its rows, and its settings as they should be read (model, optimizer, weights, ...).
 
-    ``role`` (of :mod:`visualize.paper.published`), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
+    ``role`` (:data:`SKIP` and so on), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
     a published table it stands; a role of "" stands in none. ``family`` is what it shares with those that differ in
     the ``seed`` of training alone; "" if it was trained with one. ``unresolved`` says why no learning rate of its sweep
-    is known to be the best, if so: it then wins and loses nothing.
+    is known to be the best, if so: it then wins and loses nothing. ``name`` is what pages call it, ``key`` what files
+    do.
     """
 
     name: str
@@ -38,6 +42,12 @@ class StudyVariant:
     family: str = ""
     seed: int = 0
     unresolved: str = ""
+    key: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """What it is called in files of rows: ``key``, or its name where it has no other."""
+        return self.key or self.name
 
 
 def families(variants: Iterable[StudyVariant]) -> dict[str, list[StudyVariant]]:

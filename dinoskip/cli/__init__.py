@@ -28,6 +28,7 @@ from dinoskip.errors import (
     DiskFull,
     Preempted,
     is_disk_full,
+    is_no_place,
     is_not_permitted,
     memory_refused,
 )
@@ -38,11 +39,15 @@ if TYPE_CHECKING:
     from dinoskip.cli.arguments import Parser
 
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
-MODULES = (
-    "start", "look", "cuts", "studies", "settings", "training", "clusters", "backbones", "results", "analysis",
-    "datasets", "models", "machine", "reproduce",
-)  # fmt: skip
-"""Of this package, in the order in which help lists their commands."""
+GROUPS = {
+    "begin": ("start", "look", "datasets"),
+    "studies": ("studies", "settings", "clusters"),
+    "train one network": ("training",),
+    "frozen networks": ("backbones", "figure", "cuts", "analysis", "models"),
+    "results": ("results", "reproduce"),
+    "this machine": ("machine",),
+}
+"""Modules of this package by the heading under which help lists their commands, in its order."""
 
 
 def _parser() -> Parser:
@@ -57,8 +62,14 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     # imported here, so that a package that hides ours is an error like all others
-    for name in (*(f"cli.{module}" for module in MODULES), "plugins"):
-        importlib.import_module(f"dinoskip.{name}").add_commands(commands)
+    modules = {heading: tuple(f"cli.{name}" for name in names) for heading, names in GROUPS.items()}
+    groups: dict[str, list[str]] = {}
+    for heading, names in {**modules, "of plug-ins": ("plugins",)}.items():
+        before = set(commands.choices)
+        for name in names:
+            importlib.import_module(f"dinoskip.{name}").add_commands(commands)
+        groups[heading] = [name for name in commands.choices if name not in before]
+    parser.groups = {heading: names for heading, names in groups.items() if names}
     return parser
 
 
@@ -81,27 +92,36 @@ def _use_plugins(words: Sequence[str]) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse; overrides (``a.b=value``) may stand anywhere among the options. Of submit also the command it submits."""
+    """Parse; networks and overrides (``a.b=value``) may stand anywhere among the options.
+
+    Of submit also the command it submits.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     _use_plugins(given)
     parser = _parser()
     if given[:1] == ["submit"]:
         return _parse_submit(parser, given[1:])
+    from dinoskip.cli.old_spelling import as_now
+
     args: argparse.Namespace
-    args, rest = parser.parse_known_args(given)
+    args, rest = parser.parse_known_args(as_now(given, parser.command_names))
+    networks = getattr(args, "network", None)
     for text in rest:
-        if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
+        if isinstance(networks, list) and not text.startswith("-"):
+            networks.append(text)
+        elif "=" in text and not text.startswith("-") and hasattr(args, "overrides"):
+            args.overrides.append(text)
+        else:
             parser.exit(2, f"error: unrecognized argument {text!r} (see {args.prog} --help)\n")
-        args.overrides.append(text)
-    if settings := getattr(args, "settings", []):  # options that stand for settings; what is written out wins
-        args.overrides = [*settings, *args.overrides]
     return args
 
 
 def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     from dinoskip.cli.clusters import split_words
+    from dinoskip.cli.old_spelling import as_now
 
     command, job, sbatch = split_words(words, parser.command_names)
+    job = as_now(job, parser.command_names)
     args: argparse.Namespace = parser.parse_args(["submit", *command])
     if not job or job[0] == "submit":
         parser.error("submit: name a study or a command, as `dinoskip submit --help` shows")
@@ -147,7 +167,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if (refused := memory_refused(error)) is not None:
             return _report(refused)
+        if is_no_place(error):
+            return _report(ConfigError(f"there can be no such file: {error}", "name another"))
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            return _report(ConfigError("the current folder is there no more", "cd into one that is"))
         raise
+
+
+def _folder_is_gone() -> bool:
+    """Whether the current folder was removed: no relative path leads anywhere, and the system has no name for it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 COMMON = ("eval", "visualize")

@@ -17,11 +17,9 @@ from dinoskip.settings.vit_config import SkipWeight
 
 
 def add_commands(commands: Any) -> None:
-    parser = command(
-        commands, "analyze", analyze, "show conditioning and signal propagation of fresh or trained models"
-    )
+    parser = command(commands, "analyze", analyze, "show conditioning and signal propagation of networks")
     parser.add_argument(
-        "spec", nargs="*", metavar="SPEC", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
+        "network", nargs="*", metavar="NETWORK", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
     )
     data_option(parser, "use photographs of this folder; `bundled` uses scikit-image's", required=False)
     parser.add_argument("--count", type=count, default=4, metavar="N", help="number of images (default: 4)")
@@ -54,8 +52,8 @@ def analyze(args: Args) -> int:
         raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
     from dinoskip.pipeline.analysis.tables import analysis, as_text  # torch
 
-    if args.spec:
-        result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
+    if args.network:
+        result = analysis({}, {spec: spec for spec in args.network}, None, args.seed)
     else:
         section = validate(AnalyzeSection, RawConfig({"model": args.model, "depth": args.depth}, {"": "command line"}))
         fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
@@ -72,7 +70,7 @@ def _along_the_dial(args: Args) -> int:
     from dinoskip.diagnostics import bundled_photos, dial_table  # and all below: heavy
     from dinoskip.pipeline.analysis.tables import signal_text
 
-    if args.spec or args.data or args.out:
+    if args.network or args.data or args.out:
         raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
     try:
         values = [float(text) for text in args.dial.split(",")]
@@ -106,7 +104,7 @@ def _on_photographs(args: Args) -> int:
     output.refuse_foreign(["inside.json"] if args.out else [])
     if args.count < 1:
         raise ConfigError("analyze: --count must be at least 1")
-    backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.spec}
+    backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.network}
     inspection.refuse_without_attention(backbones)
     backbones = backbones or inspection.fresh_backbones(args.model, args.depth, args.size, args.seed)
     if args.data == "bundled":

@@ -1,17 +1,18 @@
-"""Commands on frozen backbones: those of the evaluating stages and the gallery, and features export."""
+"""Commands on frozen networks: eval with a task of its own each, gallery, and features export."""
 
 from __future__ import annotations
 
+import argparse
 import re
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
-    SPEC,
+    BLOCKS,
     Args,
+    Parser,
     accept_option,
     blocks_of,
     command,
@@ -22,16 +23,20 @@ from dinoskip.cli.arguments import (
     facets_of,
     group,
     json_option,
-    overrides_argument,
+    needs_action,
+    network_argument,
+    networks_and_settings,
 )
 from dinoskip.cli.rows import conclude, rows_file
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import photographs_below
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
+from dinoskip.data.sets.labels import CLASSES, DETECTION, SEGMENTATION
 from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
-from dinoskip.pipeline.look.study import labelled
+from dinoskip.pipeline.look.study import MEASURES, labelled
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
@@ -39,6 +44,7 @@ from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.runtime.console import say
 from dinoskip.settings.config import RawConfig, apply_overrides, validate
 from dinoskip.settings.read_points import FACETS, usual_norm
+from dinoskip.settings.tasks import TASKS
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -57,24 +63,65 @@ def add_commands(commands: Any) -> None:
         help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
     )
     parser.add_argument("--facet", default=None, help="one facet of a store with several (default: all)")
-    for stage in map(stages.load, stages.commands()):
-        if stage.command is not None:
-            parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
-            _stage_arguments(parser, stage)
+    _add_eval(commands)
+    gallery = stages.load("gallery")
+    assert gallery.command is not None
+    parser = command(commands, "gallery", partial(run_stage, gallery), gallery.command.help)
+    network_argument(parser, several=True)
+    _shared_options(parser)
+    parser.add_argument("--single-file", action="store_true", help="write one page with the pictures inside")
+    _of_stage(parser, gallery)
 
 
-def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
-    assert stage.command is not None
-    kind, example = stage.command.kind, stage.command.example
-    parser.add_argument("--backbone", required=True, metavar="SPEC", action="append", help=f"{SPEC}; may be repeated")
+def _add_eval(commands: Any) -> None:
+    """``eval TASK``: a command of every task. Options that all have stand in the help of ``eval`` itself."""
+    parser = command(
+        commands, "eval", needs_action, "measure frozen networks by a task, such as probe, tokencut or knn",
+        details="dinoskip eval knn timm:vit_small_patch16_224.dino --data flowers --out runs/knn",
+    )  # fmt: skip
+    parser.further = _shared_help
+    actions = parser.add_subparsers(title="tasks", metavar="TASK", required=True, parser_class=Parser)
+    for stage in map(stages.load, TASKS):
+        shared = _shared_parser()  # one each: a default that a task sets is the action's own
+        for action in shared._actions:
+            action.help = argparse.SUPPRESS  # they stand in the help of `eval` alone
+        assert stage.command is not None
+        section = stage.command.example.rpartition(".")[0]
+        of_task = command(
+            actions, stage.name, partial(run_stage, stage), stage.command.help, parents=(shared,),
+            details=f"--kind is {stage.command.kind} unless given. `dinoskip settings {section}` lists settings, such "
+            f"as {stage.command.example}.\nOptions that all tasks have (--blocks, --csv, --device, ...): "
+            "`dinoskip eval --help`.",
+        )  # fmt: skip
+        of_task.usage = f"dinoskip eval {stage.name} NETWORK ... --data DIR --out DIR [a.b=value ...] [options]"
+        network_argument(of_task, several=True)
+        _of_stage(of_task, stage)
+
+
+def _shared_parser() -> Parser:
+    """The options that every task has, in a parser of their own."""
+    parser = Parser(add_help=False, usage=argparse.SUPPRESS)
+    _shared_options(parser)
+    parser.add_argument("--csv", metavar="FILE", help="also write the rows as CSV")
+    return parser
+
+
+def _shared_help() -> str:
+    """What ``eval --help`` says of the options that every task has."""
+    of_all = _shared_parser().format_help().partition("\n")[2]
+    usage = "dinoskip eval TASK NETWORK [NETWORK ...] --data DIR --out DIR [a.b=value ...] [options]"
+    return f"\n{usage}\n\noptions of every task:\n{of_all}"
+
+
+def _shared_options(parser: argparse.ArgumentParser) -> None:
+    """What tasks and the gallery are told: data, output, blocks, and how to compute."""
     data_option(parser, "the data set's folder; none of a synthetic kind", required=False)
     parser.add_argument(
         "--kind",
-        default=kind,
         choices=tuple(KINDS),
         metavar="KIND",
         help=f"its layout: {', '.join(folder_kinds())}, or synthetic: {', '.join(synthetic_kinds())} "
-        f"(default: {kind}); data.KEY=value sets its keys, e.g. data.classes=27",
+        "(default: the task's); data.KEY=value sets its keys, e.g. data.classes=27",
     )
     parser.add_argument(
         "--year", type=int, default=2012, choices=(2007, 2012), help="year of a VOC layout (default: 2012)"
@@ -85,17 +132,17 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
         help="leave out images that are broken, have broken labels or are smaller than a patch; rows say how many",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
-    parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--blocks", default="all", help=BLOCKS)
     json_option(parser, "the rows")
-    section = example.rpartition(".")[0]
-    overrides_argument(parser, f"settings, e.g. {example}; `dinoskip settings {section}` lists them")
     accept_option(parser)
     computing_options(parser)
-    if stage.name == "gallery":
-        parser.add_argument("--single-file", action="store_true", help="write one page with the pictures inside")
-    else:
-        parser.add_argument("--csv", metavar="FILE", help="also write the rows as CSV")
-    parser.set_defaults(settings=[])
+
+
+def _of_stage(parser: Parser, stage: Stage) -> None:
+    """What a command has of its stage: the settings that it takes, its kind of data, and its flags."""
+    assert stage.command is not None
+    parser.set_defaults(kind=stage.command.kind, settings=[])
+    parser.settings = partial(keys_of, stage.section, stage.place)
     for opt in stage.command.options:
         if opt.metavar is None:
             parser.add_argument(opt.flag, action="append_const", dest="settings", const=opt.setting, help=opt.help)
@@ -108,11 +155,11 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
 def _add_export(actions: Any) -> None:
     text = "write the features of every block of every image of a folder"
     parser = command(actions, "export", export_features, text)
-    parser.add_argument("--backbone", required=True, metavar="SPEC", help=SPEC)
+    network_argument(parser)
     data_option(parser, "a folder of photographs, or a data set's")
     everything_option(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
-    parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--blocks", default="all", help=BLOCKS)
     parser.add_argument(
         "--facet",
         default=["out"],
@@ -152,11 +199,11 @@ def export_features(args: Args) -> int:
 
     out = given_folder(args.out, [args.data])
     transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
-    named = ("backbone", "blocks", "facet", "norm", "dtype", "mode", "size", "batch")
+    named = ("network", "blocks", "facet", "norm", "dtype", "mode", "size", "batch")
     same = {name: getattr(args, name) for name in named}
     with world(args.device, same, args.out) as here:
         export(
-            load_backbone(args.backbone, device=here.device),
+            load_backbone(args.network, device=here.device),
             photographs_below(Path(args.data), everything=args.everything),
             out,
             blocks_of(args.blocks),
@@ -196,13 +243,14 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         data["year"] = args.year
     if args.skip_broken:
         data["skip_broken"] = True
-    overrides = list(args.overrides)
+    networks, overrides = networks_and_settings(args.network)
+    overrides = [*args.settings, *overrides]  # options that stand for settings; what is written out wins
     out, name = Path(args.out), _data_name(data, overrides)
     tree: dict[str, Any] = {
         "name": out.name,
         "output": str(out.parent),
         "data": {name: data},
-        "variants": {"model": labelled(args.backbone)},
+        "variants": {"model": labelled(networks)},
         "device": args.device,
         "evaluate": {"blocks": blocks_of(args.blocks)},
     }
@@ -210,15 +258,23 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
+        if _pictured(stage):
+            tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
+    asked = {stage.name, "gallery"} if _pictured(stage) else {stage.name}
+    nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
 
 
+def _pictured(stage: Stage) -> bool:
+    """Whether the page of the task's command has a gallery: not where images lie inside the files of their labels."""
+    return stage.name in MEASURES and TASKS[stage.name].label in {SEGMENTATION.name, DETECTION.name, CLASSES.name}
+
+
 def run_stage(stage: Stage, args: Args) -> int:
-    """``dinoskip probe``, ``tokencut``, ``knn``, ``retrieve`` or ``gallery``."""
+    """``dinoskip eval TASK``, or ``dinoskip gallery``."""
     from dinoskip.runtime.distributed import is_main  # torch
 
     if csv := getattr(args, "csv", None):

@@ -44,7 +44,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "submit",
         submit,
-        "submit a command as a SLURM job: a study, a training, an evaluation",
+        "submit a command as a SLURM job",
         details="dinoskip submit run STUDY.yaml --cluster my_cluster.yaml\n"
         "dinoskip submit pretrain --data photos --out runs/mine model.skip=false --nodes 2 --gpus-per-node 8\n"
         "dinoskip submit STUDY.yaml -- --dependency=afterok:123\n\n"

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dinoskip.cli.arguments import SPEC, Args, command, count, facets_of, json_option, print_json, print_table
+from dinoskip.cli.arguments import (
+    Args,
+    command,
+    count,
+    facets_of,
+    json_option,
+    network_argument,
+    print_json,
+    print_table,
+)
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.io.files import MAX_JSON, read_regular
 from dinoskip.io.output import given_file
@@ -19,11 +28,11 @@ def add_commands(commands: Any) -> None:
         commands,
         "cuts",
         cuts,
-        "draw TokenCut on one photograph from several facets and at several tau, by one pass of a network",
+        "draw TokenCut on one photograph from several facets, at several tau",
         details="Shows how much the answer depends on the choice; each facet as it is and with the image's mean token "
         "subtracted,\nand with --positions without position.\nCrossed out where the graph has no cut.",
     )
-    parser.add_argument("backbone", metavar="BACKBONE", help=SPEC)
+    network_argument(parser)
     parser.add_argument("photo", metavar="PHOTO", help="an image file")
     parser.add_argument("--out", required=True, metavar="FILE", help="the figure: FILE.png or FILE.pdf")
     parser.add_argument("--block", type=count, default=0, metavar="N", help="(default: the last)")
@@ -50,7 +59,7 @@ def cuts(args: Args) -> int:
     positions = _positions(args.positions if args.positions is not None else "mean" if args.images else "")
     images = Path(args.images) if args.images else None
     facets = facets_of(args.facet)
-    result = draw_cuts(args.backbone, Path(args.photo), out, args.block, facets, taus, positions, images)
+    result = draw_cuts(args.network, Path(args.photo), out, args.block, facets, taus, positions, images)
     if args.json:
         print_json({"figure": str(out.resolve()), **result})
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from dinoskip.cli.arguments import (
@@ -17,6 +18,7 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     print_json,
 )
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import folder_kinds, published_kinds
 from dinoskip.data.sets.check import check as check_dataset
@@ -47,7 +49,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; existing files are kept")
     parser = command(actions, "scenes", scenes, "compose labelled scenes from bundled photographs")
     parser.add_argument("out", help="folder to make")
-    overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...")
+    overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...", partial(keys_of, ScenesConfig))
     parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
     parser.add_argument("out", help="folder to make; run again to continue after an interruption")
     data_option(parser, "a folder of photographs or a data set's, a .tar file or a folder of them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_table
+from dinoskip.cli.arguments import Args, command, count, group, network_argument, print_table
 from dinoskip.errors import ConfigError
 from dinoskip.io.files import write_text
 from dinoskip.io.output import Output, given_file, given_folder
@@ -27,9 +27,9 @@ def add_commands(commands: Any) -> None:
     actions = group(commands, "models", "list, show and convert models")
     command(actions, "list", list_models, "list the model names")
     parser = command(actions, "show", show, "say what a backbone is: size, blocks, parameters, where it came from")
-    parser.add_argument("spec", help=SPEC)
+    network_argument(parser)
     parser = command(actions, "layers", layers, "list where a network may be read, level by level, with shapes")
-    parser.add_argument("spec", help=SPEC)
+    network_argument(parser)
     parser.add_argument(
         "--size", type=count, default=None, metavar="S", help="side of the image (default: the network's own)"
     )
@@ -42,7 +42,7 @@ def add_commands(commands: Any) -> None:
         "A program returns the features of every block for any number of images of one size. It is run once\n"
         "and compared with the network.",
     )
-    parser.add_argument("spec", help=SPEC)
+    network_argument(parser)
     parser.add_argument(
         "out", help="FILE.safetensors, FILE.onnx, FILE.pt2 (torch.export), or a folder: weights, config.json, README.md"
     )
@@ -91,7 +91,7 @@ def list_models(args: Args) -> int:
 def show(args: Args) -> int:
     from dinoskip.models import load_backbone  # torch
 
-    backbone = load_backbone(args.spec)
+    backbone = load_backbone(args.network)
     count = sum(parameter.numel() for parameter in backbone.model.parameters())
     rows = [
         (name, getattr(backbone, name))
@@ -99,7 +99,7 @@ def show(args: Args) -> int:
     ]
     rows.append(("image mean / deviation", normalisation_of(backbone.mean, backbone.std)))
     rows.append(("positions", backbone.positions))
-    runs = {"python": "the file", "hub": "the repository's hubconf.py"}.get(split_spec(args.spec)[0])
+    runs = {"python": "the file", "hub": "the repository's hubconf.py"}.get(split_spec(args.network)[0])
     rows += [("runs code", f"yes, {runs}" if runs else "no")]
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
@@ -111,8 +111,8 @@ def layers(args: Args) -> int:
     from dinoskip.models.backbone import LevelBackbone
     from dinoskip.models.levels import map_layouts
 
-    backbone = load_backbone(args.spec)
-    layouts = map_layouts(backbone.model, args.spec, args.size or 224)
+    backbone = load_backbone(args.network)
+    layouts = map_layouts(backbone.model, args.network, args.size or 224)
     read = {level.name for level in backbone.reader.levels} if isinstance(backbone, LevelBackbone) else set()
     rows = [
         (name, layout.kind, layout.stride, layout.width, layout.prefix or "", "yes" if name in read else "")
@@ -132,9 +132,9 @@ def convert(args: Args) -> int:
     if out.suffix in _PROGRAMS:
         _save_program(args, out)
     elif out.suffix == ".safetensors":
-        save_weights(out, *_weights_of(args.spec))
+        save_weights(out, *_weights_of(args.network))
     else:
-        state, config, info = _weights_of(args.spec)
+        state, config, info = _weights_of(args.network)
         card = _card(args, out.name, state, config, info) if args.layout == "timm" else ""
         with Output(out, "models convert", listed=False).filled() as folder:
             if args.layout == "transformers":
@@ -168,7 +168,7 @@ def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, in
     from dinoskip.models.export import hash_weights  # torch, as below
     from dinoskip.pipeline.report.model_card import CardSource, model_card, recipe_of_run, scores_of
 
-    kind, _, place = args.spec.partition(":")
+    kind, _, place = args.network.partition(":")
     recipe, weights = recipe_of_run(Path(place)) if kind == "run" else {}, hash_weights(state)
     return model_card(CardSource(name, config, info, weights, recipe, scores_of(weights, args.rows), args.license))
 
@@ -178,5 +178,5 @@ def _save_program(args: Args, out: Path) -> None:
     from dinoskip.models.traced import save_onnx, save_program
 
     save = save_onnx if out.suffix == ".onnx" else save_program
-    share = save(out, load_backbone(args.spec), size=args.size, norm=args.norm)
+    share = save(out, load_backbone(args.network), size=args.size, norm=args.norm)
     log.info("%s: its features differ from the network's by %.1g of the largest", out, share)

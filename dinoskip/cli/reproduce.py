@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
-    SPEC,
     Args,
     accept_option,
     command,
     computing_options,
     json_option,
+    network_argument,
     print_json,
     print_table,
 )
@@ -28,12 +28,12 @@ def add_commands(commands: Any) -> None:
         commands,
         "reproduce",
         reproduce,
-        "measure the numbers that are published of a network, and say which come out again",
+        "measure numbers that are published of a network, and compare",
         details="Without --data the published numbers are listed with their sources. A number is inside if ours "
         "differs by no\nmore than its band, which allows for the protocols' differences; with another number of images "
         "it is not comparable.",
     )
-    parser.add_argument("network", metavar="NETWORK", help=SPEC)
+    network_argument(parser)
     parser.add_argument("--as", dest="name", metavar="NAME", help="which public network it is, as 'DINO ViT-S/16'")
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a data set's folder; may be repeated"

@@ -1,8 +1,7 @@
-"""The commands compare, two rows over the same images; board, rows of many studies; paper, studies of the paper."""
+"""The commands compare, two rows over the same images, and board, rows of many studies."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
@@ -20,7 +19,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "compare",
         compare,
-        "compare two results over the same images: paired difference, its interval, McNemar's test",
+        "compare two results over the same images: difference and tests",
         details="If several blocks match, one is chosen without the reported images: for a probe on held-out training\n"
         "images, otherwise by cross-fitting over halves of the images, or with fewer than 30 images the last.",
     )
@@ -32,7 +31,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "board",
         board,
-        "merge the rows of any number of studies and machines into one sortable page and CSV",
+        "merge the rows of studies and machines into one page and CSV",
         details="Ranks backbones where task, metric, data set, split, protocol, resolution, norm, facet, classes and "
         "number\nof images are the same; for other rows it says which setting differs.",
     )
@@ -45,32 +44,6 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the page and the CSV files go")
     parser.add_argument("--title", default="Board", metavar="TEXT", help="(default: Board)")
     json_option(parser)
-    parser = command(
-        commands,
-        "paper",
-        paper,
-        "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
-        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth,\n"
-        "figure2_epochs. For missing numbers the page names the configuration that makes them.",
-    )
-    parser.add_argument("study", nargs="+", metavar="STUDY_FOLDER", help="a study's folder, such as runs/table2_dino")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where the page goes")
-    json_option(parser)
-
-
-def paper(args: Args) -> int:
-    from dinoskip.pipeline.report.paper import write_paper  # torch
-
-    out = given_folder(args.out)
-    cells = write_paper([Path(folder) for folder in args.study], out)
-    page = (out / "index.html").resolve()
-    if args.json:
-        print_json({"page": str(page), "cells": {name: list(counts) for name, counts in cells.items()}})
-        return 0
-    for name, (have, every) in cells.items():
-        say(f"{name}: {have} of {every} cells")
-    say(f"paper: {page}")
-    return 0
 
 
 def board(args: Args) -> int:

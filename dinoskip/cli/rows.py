@@ -17,6 +17,7 @@ from dinoskip.results.records import read_records
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
 from dinoskip.runtime.console import say
 from visualize.report.diagnostics import outliers_said
+from visualize.report.names import words_of_report
 from visualize.rows import REMEDY, last_epochs
 
 if TYPE_CHECKING:
@@ -131,7 +132,10 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
         return
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
-        for line in outliers_said(read_json(gallery / "outliers.json")):
+        report = runner.output("report")
+        words = {} if report is None else words_of_report(report)
+        counted = read_json(gallery / "outliers.json")
+        for line in outliers_said({words.get(name, name): blocks for name, blocks in counted.items()}):
             say(line)
     for path in written:
         say(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -13,6 +13,7 @@ from dinoskip.cli.arguments import Args, command, json_option, print_json, print
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.pipeline.study import Study
 from dinoskip.settings.config import models_of
+from dinoskip.settings.fields import OneOf
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -28,9 +29,7 @@ class Setting(NamedTuple):
 
 
 def add_commands(commands: Any) -> None:
-    parser = command(
-        commands, "settings", settings, "list the settings of studies and runs, with default, range and meaning"
-    )
+    parser = command(commands, "settings", settings, "list all settings, with default, range and meaning")
     parser.add_argument(
         "words",
         nargs="*",
@@ -53,6 +52,11 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
                 default = to_json(field.get_default(call_default_factory=True)).decode()
             rows.append(Setting(at, choice, default, ", ".join(_range_of(field)), field.description or ""))
     return rows
+
+
+def keys_of(kind: Any, place: str = "") -> list[str]:
+    """The dotted keys of a configuration type at ``place``."""
+    return list(dict.fromkeys(row.key for row in settings_of(kind, place)))
 
 
 def _tag_of(section: Any) -> str:
@@ -96,6 +100,8 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 def _choices(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
+    elif isinstance(annotation, OneOf):
+        yield from annotation.names()
     elif annotation is bool:
         yield from (True, False)
     elif annotation is NoneType:

@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "demo",
         demo,
-        "train, measure and show networks with and without skips on embedded images, in minutes",
+        "train and measure networks with and without skips, in minutes",
         details="Runs the study whose path it prints first. Run it again to resume. Every dense "
         f"task on embedded data: `dinoskip run {CONFIGS / 'tasks.yaml'}`.",
     )

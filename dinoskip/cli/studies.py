@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
+from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import find_below, read_json
 from dinoskip.pipeline import cleaning, graph, stages
@@ -30,10 +32,11 @@ from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.runner import Spread
 from dinoskip.pipeline.scheduling import NodeEngine
-from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.study import Study, build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
-from dinoskip.runtime.console import duration, log, say
+from dinoskip.runtime.console import duration, human_bytes, log, say
 from dinoskip.runtime.environment import machine
+from dinoskip.runtime.memory import usable_memory
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 def _study_arguments(parser: Any, *, choose: bool = False) -> None:
     parser.add_argument("config", help="a study's YAML; `dinoskip init-study NAME` writes one to start from")
-    overrides_argument(parser, "settings that override the file")
+    overrides_argument(parser, "settings that override the file", partial(keys_of, Study))
     json_option(parser)
     if choose:
         parser.add_argument("--only", metavar="STAGE", help="run only this stage; its inputs must be finished")
@@ -73,7 +76,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "run",
         run,
-        "run a study: train, evaluate and show every variant; continue where it stopped",
+        "run a study, or continue it where it stopped",
         details=f"stages: {', '.join(stages.names())}",
     )
     _study_arguments(parser, choose=True)
@@ -87,7 +90,7 @@ def add_commands(commands: Any) -> None:
         "(default: this process makes them)",
     )
     computing_options(parser)
-    parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
+    parser = command(commands, "plan", plan, "list for every stage whether it must run, and why")
     _study_arguments(parser)
     accept_option(parser)
     _retrain_option(parser)
@@ -106,9 +109,7 @@ def add_commands(commands: Any) -> None:
         "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its pictures into a folder beside it"
     )
     computing_options(parser)
-    parser = command(
-        commands, "gc", gc, "list stage outputs that a study no longer uses, and delete them with --delete"
-    )
+    parser = command(commands, "gc", gc, "list, and delete, stage outputs that a study no longer uses")
     _study_arguments(parser)
     parser.add_argument("--delete", action="store_true", help="delete them; unfinished work is kept")
     parser.add_argument(
@@ -132,12 +133,40 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
     steps = [step for step in runner.plan() if step.node.id in chosen]
+    memory = runner.memory()
     if as_json:
-        print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
+        print_json(
+            [
+                {
+                    "node": step.node.id, "stage": step.node.stage, "state": step.state, "reason": step.reason,
+                    "memory": memory.get(step.node.id),
+                }
+                for step in steps
+            ]
+        )  # fmt: skip
     else:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
         runner.progress(chosen)
+    waiting = [step.node.id for step in steps if step.state != "cached"]
+    _say_memory({node: memory[node] for node in waiting if node in memory})
     graph.refuse_damaged(steps, chosen)
+
+
+def _say_memory(memory: Mapping[str, float]) -> None:
+    """Say which of the stages that would run takes the most for graphs and windows, and warn of those that do not fit.
+
+    ``memory`` are peak bytes by node, of this machine.
+    """
+    if not memory:
+        return
+    usable, largest = usable_memory(), max(memory, key=memory.__getitem__)
+    log.info("memory beside networks: at most %s, %s", human_bytes(memory[largest]), largest)
+    for node, needed in memory.items():
+        if needed > usable:
+            log.warning(
+                "%s needs about %s of memory, %s can be had here: use smaller images or a lower storage.window",
+                node, human_bytes(needed), human_bytes(usable),
+            )  # fmt: skip
 
 
 def run(args: Args) -> int:

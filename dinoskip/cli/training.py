@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dinoskip.cli.arguments import (
     overrides_argument,
     recipe_source,
 )
+from dinoskip.cli.settings import keys_of
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.photographs import open_photographs
 from dinoskip.data.sets import FolderConfig
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
     from dinoskip.training.loop import Observer
 
 
-def _run_arguments(parser: Any, recipe: str, example: str) -> None:
+def _run_arguments(parser: Any, recipe: str, example: str, job: Any) -> None:
     parser.add_argument(
         "config", nargs="?", help=f"YAML with seed, model, optimizer, {recipe} (a study's, without its variants)"
     )
-    overrides_argument(parser, f"settings, e.g. {example}")
+    overrides_argument(parser, f"settings, e.g. {example}", partial(keys_of, job))
     parser.add_argument("--out", required=True, metavar="DIR", help="the run directory")
     parser.add_argument(
         "--allow-change",
@@ -60,7 +62,7 @@ def add_commands(commands: Any) -> None:
         help="evaluate while training: k-NN on DIR/train, one sub-folder per class, of images held out of the "
         "neighbours, every pretrain.online_every epochs (default: every epoch)",
     )
-    _run_arguments(parser, "pretrain", "model.skip=false model.init.name=skipless")
+    _run_arguments(parser, "pretrain", "model.skip=false model.init.name=skipless", PretrainJob)
     parser = command(
         commands, "supervise", supervise, "train one ViT classifier on labelled images; run again to resume"
     )
@@ -71,7 +73,7 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--val", metavar="DIR", help="images to classify, of the same classes (default: DATA/val)")
     accept_option(parser)
-    _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false")
+    _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false", SupervisedJob)
 
 
 def pretrain_job(args: Args) -> PretrainJob:

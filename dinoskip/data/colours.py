@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dinoskip.data.listing import read_text
+from dinoskip.data.recognise.generic import COLOUR_LISTS
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.errors import DataError
 
-LISTS = ("labelmap.txt", "label_colors.txt", "class_dict.csv")
-"""Names under which tools store such lists."""
 VOID_NAMES = frozenset({"void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare"})
 VOC_VOID = 224 << 16 | 224 << 8 | 192  # of the borders of objects in VOC's colours
 _NUMBER = r"\s*(\d{1,3})\s*"
@@ -76,5 +75,5 @@ def _class_map(entries: list[tuple[str, int]], path: Path) -> ClassMap:
 
 def find_colours(folder: Path) -> ClassMap | None:
     """Return the classes of a list of colours in a folder, by the names that tools give it; None without one."""
-    places = (folder / name for name in LISTS)
+    places = (folder / name for name in COLOUR_LISTS)
     return next((found for place in places if place.is_file() and (found := read_colours(place))), None)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.data.schema import SLACK
+from dinoskip.io.images import max_pixels
 
 Reason = Literal[
     "size", "malformed", "non-finite", "non-integer", "negative", "counts", "empty", "odd", "points", "outside", "bbox"
@@ -62,6 +63,34 @@ def mask_of_outline(segmentation: Any, size: Size, bbox: Sequence[float]) -> NDA
     if not min(shared) > 0:
         raise OutlineError("bbox", f"it lies outside the object's bbox {[x, y, width, height]}")
     return mask
+
+
+def bounds_of_outline(segmentation: Any) -> list[float]:
+    """Return the box x, y, width, height around an outline in COCO's format, without its image.
+
+    Raises :class:`OutlineError` for one that is no outline, and for runs of more pixels than an image may have.
+    """
+    if isinstance(segmentation, list):
+        flat = [value for part in segmentation if isinstance(part, list) for value in part]
+        if len(flat) < 2 or any(type(value) not in {int, float} or not math.isfinite(value) for value in flat):
+            raise OutlineError("malformed", f"{_shown(segmentation)} is no list of polygons of finite numbers")
+        if any(len(part) % 2 for part in segmentation):
+            raise OutlineError("odd", "a part has x without y")
+        xs, ys = ([value for part in segmentation for value in part[at::2]] for at in (0, 1))
+        return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+    if not isinstance(segmentation, dict):
+        raise OutlineError("malformed", f"{_shown(segmentation)} is neither runs nor a list of polygons")
+    size = segmentation.get("size")
+    if not isinstance(size, list) or len(size) != 2 or any(type(side) is not int or side < 1 for side in size):
+        raise OutlineError("size", f"{_shown(size)} is no height and width")
+    if size[0] * size[1] > max_pixels():
+        raise OutlineError("size", f"{_shown(size)} has more pixels than an image may have")
+    mask = _mask_of_runs(_runs(segmentation, (size[0], size[1])), (size[0], size[1]))
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if not rows.size:
+        raise OutlineError("empty", "it holds no pixel")
+    x, y = int(columns[0]), int(rows[0])
+    return [x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y]
 
 
 def _runs(given: dict[str, Any], size: Size) -> Sequence[int]:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from dinoskip.errors import DataError
 
 REMEDY = "correct or remove this entry, or get the file again; `dinoskip data check` lists all, --skip-broken omits it"
+_NO_NUMBERS = (math.inf, -math.inf)
 SLACK = 1.0  # pixels: annotators' tools round
 
 
@@ -38,10 +39,13 @@ def noted_in(faults: list[str] | None) -> Iterator[None]:
 
 
 def unique(names: Iterable[Any], what: str, where: object) -> None:
-    """Raise :class:`DataError` naming the first of ``names`` that comes twice, or that is a list or an object."""
+    """Raise :class:`DataError` naming the first of ``names`` that comes twice, or that is no text and no finite number.
+
+    NaN, which Python's JSON reader knows, is equal to nothing: it would never come twice, nor ever be found.
+    """
     seen: set[Any] = set()
     for name in names:
-        if isinstance(name, list | dict):
+        if not isinstance(name, str | int | float) or isinstance(name, bool) or name in _NO_NUMBERS or name != name:
             raise violated(where, f"{what} {name!r:.60} is neither a name nor a number")
         if name in seen:
             raise violated(where, f"{what} {name!r} is listed twice")

@@ -190,9 +190,9 @@ class ComparedPair:
         apart, gain, leader = self.judgement.difference, self.judgement.gain, self.leader
         why = self.barred or silent or apart.why
         if not why and leader.is_dead:
-            why = f"{leader.name} is dead"
+            why = f"{leader.name} has collapsed"
         if not why and sign == 0 and gain is not None and self.judgement.p > apart.of_networks:
-            why = f"{leader.name} is not clearly above its own start ({signed(100 * gain.value)})"
+            why = f"{leader.name} is not clearly above its own initialisation ({signed(100 * gain.value)})"
         if not why and sign == 0 and apart.within_luck:
             why = WITHIN_LUCK
         better = 0 if why else -sign if self.lowest else sign

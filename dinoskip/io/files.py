@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.errors import ConfigError, DataError, OutputInUse, WeightsError, first_line, translate_write_errors
+from dinoskip.io.folders import make_folder
 from dinoskip.runtime.cores import available_cores
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(path)
     _refuse_unless_file(path)
     with translate_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
         mode = _create(temporary)
         try:
@@ -73,10 +74,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def _create(path: Path) -> int:
-    """Make an empty file that is not there yet; return its mode, which the system has made of the umask.
-
-    To ask for the umask is to set it, for all threads.
-    """
+    """Make an empty file that is not there yet; its mode, made of the umask (to ask for that is to set it, for all)."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         return stat.S_IMODE(os.fstat(handle).st_mode)

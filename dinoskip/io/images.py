@@ -308,6 +308,12 @@ class StoredPixels:
     lossy: bool
 
 
+def picture_from_bytes(content: bytes, name: str | Path) -> np.ndarray:
+    """Decode a picture of a page of ours, uint8 (H, W, 4) with opacity; raises as :func:`image_from_bytes`."""
+    with _opened(io.BytesIO(content), name) as image:
+        return np.asarray(image.convert("RGBA"))
+
+
 def stored_pixels(content: bytes, name: str | Path) -> StoredPixels:
     """Decode the bytes of an image without conversion of mode, range or orientation; the first frame of several.
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import secrets
 import socket
 import threading
 import time
@@ -20,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.errors import ConfigError, DataError, OutputInUse, translate_write_errors
+from dinoskip.errors import DataError, OutputInUse, translate_write_errors
 from dinoskip.io.files import read_regular
+from dinoskip.io.folders import make_folder
 
 HEARTBEAT = 30.0  # seconds between signs of life
 STALE = 600.0  # seconds without one after which the lock of a holder that cannot be seen is void
 _LONGEST = 4096  # bytes of a lock file
+_OURS = re.compile(r"(\.turn)*(\.tmp-[0-9a-f]{12}|(\.now)?\.\d+\.\d+)?")
+"""What follows a lock's name in those of files that we make beside it; the numbers are an earlier version's."""
 
 
 def _started(pid: int) -> str | None:
@@ -115,25 +120,13 @@ def _refusal(path: Path, holder: dict[str, Any]) -> OutputInUse:
     return OutputInUse(f"{path.parent}: in use by process {holder['pid']} on {holder.get('host')}{job}", hint)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the directory of a lock, unless it is there; another process may remove it at any moment.
-
-    In that moment mkdir says that it exists, and what looks at it then that it does not.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise ConfigError(f"{folder}: is there and is no folder", "choose another output") from None
-
-
 def _acquire(path: Path, content: bytes) -> None:
     # The content is there before the name is: link() fails if the name exists.
-    claim = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    claim = _beside(path)
     for _ in range(20):
-        _make_folder(path.parent)
+        make_folder(path.parent)
         try:
-            claim.write_bytes(content)
+            _write_new(claim, content)
             os.link(claim, path)
             return
         except FileExistsError:
@@ -177,7 +170,22 @@ def _take_over(path: Path, dead: bytes, claim: Path) -> bool:
 def _sweep(path: Path) -> None:
     """Remove what killed contenders left beside the lock that is held now; a living one begins its file again."""
     for left in path.parent.glob(f"{path.name}.*"):
-        left.unlink(missing_ok=True)
+        if _OURS.fullmatch(left.name.removeprefix(path.name)):
+            left.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """A name beside a lock that nobody can know before, and put a link at."""
+    return path.with_name(f"{path.name}.tmp-{secrets.token_hex(6)}")
+
+
+def _write_new(path: Path, content: bytes = b"") -> os.stat_result:
+    """Write a file at a name where nothing is, not even a link; what the system says of it."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        return os.fstat(stream.fileno())
 
 
 def file_system_time(directory: Path) -> float:
@@ -186,10 +194,9 @@ def file_system_time(directory: Path) -> float:
     It is not this machine's on a network file system, and heartbeats are dated by it. Raises :class:`OSError` where
     nothing can be written.
     """
-    probe = directory / f".lock.now.{os.getpid()}.{threading.get_ident()}"  # a later holder sweeps it if we are killed
+    probe = _beside(directory / ".lock")  # a later holder sweeps it if we are killed
     try:
-        with open(probe, "wb") as stream:
-            return os.fstat(stream.fileno()).st_mtime
+        return _write_new(probe).st_mtime
     finally:
         probe.unlink(missing_ok=True)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
 from dinoskip.io.files import TEMPORARY, read_json, sha256_file, write_json
+from dinoskip.io.folders import make_folder
 
 MADE = ".made.json"
 _REPLACED = 0.5  # seconds in which a process that has written its list renames its files
@@ -32,15 +33,16 @@ Content = Mapping[str, str]
 def followed(given: str | Path) -> Path:
     """Where a given output lies: the target of a link that the user named, which need not be there yet.
 
-    Raises :class:`ConfigError` for links in a circle.
+    Raises :class:`ConfigError` for links in a circle, and for a name that no file can have.
     """
     path = Path(given)
-    if not path.is_symlink():
-        return path
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():
-        raise ConfigError(f"{path}: links in a circle", "name another output")
-    return target
+    with translate_write_errors(path):
+        if not path.is_symlink():
+            return path
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise ConfigError(f"{path}: links in a circle", "name another output")
+        return target
 
 
 def given_folder(given: str | Path, data: Iterable[str | Path] = ()) -> Path:
@@ -85,7 +87,9 @@ def refuse_around(output: Path, data: Iterable[str | Path]) -> None:
 
 def refuse_link(path: Path) -> Path:
     """``path``; :class:`ConfigError` if it is a link: at a name of ours, that is another's."""
-    if path.is_symlink():
+    with translate_write_errors(path):
+        linked = path.is_symlink()
+    if linked:
         raise ConfigError(f"{path}: is a link, which dinoskip did not make here", "remove it, or name another output")
     return path
 
@@ -101,9 +105,7 @@ def refuse_links_in(folder: Path) -> None:
 def own_folder(path: Path) -> Path:
     """Make a folder of our own, unless it is there; :class:`ConfigError` where its name is a link's or a file's."""
     refuse_link(path)
-    with translate_write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-    return path
+    return make_folder(path)
 
 
 def remove(path: Path, *, quiet: bool = False) -> None:
@@ -205,7 +207,7 @@ class Output:
         Raises :class:`ConfigError` before anything is replaced if one of them is another's, or was changed since.
         """
         with translate_write_errors(self.place):
-            self.place.mkdir(parents=True, exist_ok=True)
+            make_folder(self.place)
             scratch = self.place / f"{TEMPORARY}{self.kind}-{uuid.uuid4().hex[:12]}"
             scratch.mkdir()
             try:

@@ -1,5 +1,6 @@
 """Where backbones come from: ``load_backbone`` turns a spec into a :class:`Backbone`.
 
+``dinoskip:NAME``              a network that comes with the package: ``skip`` or ``skipless``
 ``FILE`` or ``FOLDER``         a checkpoint of any ViT or of a usual ResNet, Swin or ConvNeXt (see ``from_file``); a run
                                or a folder of transformers or timm
 ``run:DIR``                    newest checkpoint of a run, its teacher, or student where it has none (or ``role=...``)

@@ -16,16 +16,18 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.leaks import KEPT
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.settings.tasks import tasks
+from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """Splits of a data set that are read with a label; ``by`` is the task and its section."""
+    """Splits of a data set that are read with a label, ``by`` a task with its section, or in training by ``part``."""
 
     data: str
     use: str
     splits: tuple[str, ...]
     by: tuple[Any, Any] | None = None
+    part: OnlineKnnConfig | OnlineProbeConfig | None = None
 
 
 def _readings(study: StudyBase) -> Iterator[_Reading]:
@@ -35,7 +37,7 @@ def _readings(study: StudyBase) -> Iterator[_Reading]:
         for name in section.datasets:
             yield _Reading(name, record.label, tuple(sorted(splits)), (record, section))
     for part in study.online.parts.values():
-        yield _Reading(part.dataset, part.use, tuple(part.splits))
+        yield _Reading(part.dataset, part.use, tuple(part.splits), part=part)
 
 
 def verdicts(study: StudyBase) -> list[DataVerdict]:
@@ -58,6 +60,8 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
                 splits.setdefault((one.data, one.use), {})[split] = labels
         if one.by is not None:
             found += _of_settings(one, opened)
+        if isinstance(one.part, OnlineKnnConfig):
+            found += _of_online_knn(one.part, opened[one.data, one.use, "train"])
     for (data, use), labels in splits.items():
         with suppress(DataError):
             found += label_verdicts(data, study.data[data], use, list(labels.values()), study.directory / KEPT)
@@ -81,3 +85,16 @@ def _of_settings(one: _Reading, opened: dict[tuple[str, str, str], Any]) -> Iter
         for setting, problem, remedy in record.asks_of_labels(section, labels):
             text = f"evaluate.{record.name}.{setting}: {problem} of {one.data}"
             yield DataVerdict(setting, one.data, "refused", text, remedy)
+
+
+def _of_online_knn(config: OnlineKnnConfig, train: Any) -> Iterator[DataVerdict]:
+    """What the k-NN while training asks of the training images, if these can be opened."""
+    if train is None:
+        return
+    count, k = config.neighbours(len(train)), max(config.k)
+    if k > count:
+        text = f"online.knn.k: {k} neighbours are asked of {count} training images of {config.dataset}"
+        held_out = f"; of {len(train)} the others are held out, unless online.knn.held_out=false"
+        yield DataVerdict(
+            "online-k", config.dataset, "refused", text, f"choose fewer{held_out if config.held_out else ''}"
+        )

@@ -43,7 +43,7 @@ class StudyProgress:
         self._began = time.monotonic()
         self.failures: dict[str, DinoskipError] = {}
         if missing:
-            rest = self._rest() or ("" if self._seconds else f"; {NO_TIME}")
+            rest = self._rest()
             log.info("%d stages to run, %d cached%s", self._total, cached, rest)
 
     def starts(self, node: Node, reason: str) -> None:
@@ -92,7 +92,7 @@ class StudyProgress:
         return f"[{self._done + (not ended):>{len(str(total))}}/{total}]"
 
     def _rest(self) -> str:
-        """``, about 3m left`` by times of the same kinds, and how many have none; nothing if all have none."""
+        """``, about 3m left (2 stages not timed yet)`` by times of the same kinds; nothing if all have none."""
         if not self._seconds or not self._left:
             return ""
         if self._works is None:
@@ -103,8 +103,9 @@ class StudyProgress:
         unknown = len(left) - len(known)
         if not unknown:
             return f", about {duration(sum(known))} left"
-        more = f"more than {duration(sum(known))} left: " if sum(known) >= 1 else ""
-        return f", {more}{unknown} of {len(left)} have no time yet"
+        if sum(known) < 1:  # seconds
+            return ""
+        return f", about {duration(sum(known))} left ({unknown} stage{'s' * (unknown > 1)} not timed yet)"
 
 
 def work_of(works: Mapping[str, Work], name: str) -> Work:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,22 +47,27 @@ class Runner:
         workers: int = 0,
         storage: StorageRules | None = None,
         works: Callable[[], Mapping[str, Work]] = dict,
+        memory: Callable[[], Mapping[str, float]] = dict,
         results: Path | None = None,
         accepted: Sequence[str] = (),
         retrain: bool = False,
         look: Callable[[], None] = lambda: None,
+        room: Callable[[Runner, Collection[str]], None] | None = None,
     ) -> None:
         """``works`` gives the work of every node, by which times of finished ones are scaled.
 
+        ``memory`` gives the peak bytes of what nodes bound, of those that bound anything, for plans to say.
+
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
         doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
-        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written.
+        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written,
+        ``room`` if the nodes that are to run do not fit on the disk.
         """
-        self.study, self.works, self.results = study, works, results or study
+        self.study, self.works, self.memory, self.results = study, works, memory, results or study
         self.artifacts = Artifacts(study)
         trainings = {name for name, stage in stages.items() if stage.trains}
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages), trainings=trainings, retrain=retrain)
-        self.stages, self.look = stages, look
+        self.stages, self.look, self.room = stages, look, room
         self._stage_of = {node.id: node.stage for node in nodes}
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers, self.accepted = device, workers, list(accepted)
@@ -122,6 +127,9 @@ class Runner:
         refuse_damaged(steps, chosen)
         progress = self.progress(chosen)
         self.stores.tidy()
+        missing = {step.node.id for step in steps if step.node.id in chosen and step.state != "cached"}
+        if self.room is not None and missing:
+            self.room(self, missing)
         parallel = spread.engine.capacity > 1
         paths = longest_paths(self.planner.nodes, self.works(), self.seconds()) if parallel else {}
         happened = Schedule(

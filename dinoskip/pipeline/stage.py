@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Command:
-    """The row of a stage in the command line: ``dinoskip NAME --backbone SPEC --data DIR --out DIR``.
+    """The row of a stage in the command line: ``dinoskip eval NAME NETWORK --data DIR --out DIR``.
 
     ``kind`` is the layout that ``--data`` has by default, ``example`` a setting shown in the help, ``options`` are
     flags that stand for settings.

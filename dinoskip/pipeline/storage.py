@@ -93,7 +93,7 @@ class Stores:
         for used, path in self.used_up():
             if taken + needed <= self.rules.limit:
                 break
-            taken -= _size(path)
+            taken -= size_below(path)
             self._release(used, path)
         if taken + needed > self.rules.limit:
             raise DiskFull(
@@ -111,15 +111,15 @@ class Stores:
         keys, artifacts = self.planner.keys, self.planner.artifacts
         leave = [artifacts.partial(node, keys[node]) for node in (without.id, *others)]
         names = [name for name, stage in self.stages.items() if stage.disposable]
-        return sum(others.values()) + sum(_size(artifacts.root / name, leave=leave) for name in names)
+        return sum(others.values()) + sum(size_below(artifacts.root / name, leave=leave) for name in names)
 
     def _release(self, node: Node, path: Path) -> None:
-        size = _size(path)
+        size = size_below(path)
         self.planner.artifacts.release(node.id, self.planner.keys[node.id])
         log.info("%-44s used up: %s removed", node.id, human_bytes(size))
 
 
-def _size(folder: Path, leave: Collection[Path] = ()) -> int:
+def size_below(folder: Path, leave: Collection[Path] = ()) -> int:
     """Bytes of all files below a folder but for those below some others."""
     total = 0
     for path in folder.rglob("*"):

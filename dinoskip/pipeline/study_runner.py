@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.output import given_folder
-from dinoskip.pipeline import leaks, meaning
-from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline import leaks, meaning, preflight
+from dinoskip.pipeline.estimate.costs import Cost, costs, peak_memory
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.progress import Work
@@ -17,6 +18,7 @@ from dinoskip.pipeline.report.results_folder import refuse_foreign
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.storage import size_below
 from dinoskip.pipeline.study import STAGES
 from dinoskip.pipeline.variants import Variant
 from dinoskip.runtime.console import log
@@ -40,9 +42,11 @@ def study_runner(
     :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
     shows what is there, and nothing stops it.
     """
+    images = StudyImages(study)
     if accept is not None:  # before counts are kept in its folder
         for place in dict.fromkeys((study.directory, study.results)):
             given_folder(place, [root for data in study.data.values() if (root := getattr(data, "root", None))])
+        preflight.refuse_unready(study, variants, nodes, images)
     found = [*meaning.verdicts(study), *leaks.verdicts(study)]
     accepted: list[str] = []
     if accept is not None:
@@ -53,7 +57,11 @@ def study_runner(
             if verdict.state == "said":
                 log.info("%s", verdict.line)
     of_data = [_with_verdicts(node, found) for node in nodes]
-    return runner_of(study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain)
+    on_disk = accept is not None and preflight.DISK not in {*study.accept, *accept}
+    return runner_of(
+        study, variants, of_data, device=device, workers=workers, accepted=accepted, retrain=retrain, on_disk=on_disk,
+        images=images,
+    )  # fmt: skip
 
 
 def runner_of(
@@ -65,14 +73,40 @@ def runner_of(
     workers: int = 0,
     accepted: Sequence[str] = (),
     retrain: bool = False,
+    on_disk: bool = False,
+    images: StudyImages | None = None,
 ) -> Runner:
-    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass."""
+    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass.
+
+    With ``on_disk`` it refuses to begin what the disk has no room for. ``images`` are the study's, if some of its data
+    sets are listed already.
+    """
+    images = images or StudyImages(study)
+
+    @cache
+    def every_cost() -> Sequence[Cost]:
+        return costs(images, study, variants, nodes)
 
     def works() -> dict[str, Work]:
         try:
-            return {cost.node: (cost.kind, cost.work) for cost in costs(StudyImages(study), study, variants, nodes)}
+            return {cost.node: (cost.kind, cost.work) for cost in every_cost()}
         except (ConfigError, DataError):  # said by the stage that reads it, which others do not need
             return {}
+
+    def memory() -> dict[str, float]:
+        try:
+            return peak_memory(images, study, variants, nodes)
+        except (ConfigError, DataError):  # as above
+            return {}
+
+    def room(runner: Runner, missing: Collection[str]) -> None:
+        try:
+            every = every_cost()
+        except (ConfigError, DataError):
+            return
+        taken = sum(size_below(path) for path in runner.continued())
+        readers = runner.planner.readers
+        preflight.refuse_without_room(study.directory, every, missing, readers, study.storage_rules, taken)
 
     return Runner(
         study.directory,
@@ -82,10 +116,12 @@ def runner_of(
         workers=workers,
         storage=study.storage_rules,
         works=works,
+        memory=memory,
         results=study.results,
         accepted=accepted,
         retrain=retrain,
         look=lambda: refuse_foreign(study.results),
+        room=room if on_disk else None,
     )
 
 

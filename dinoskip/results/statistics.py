@@ -295,9 +295,17 @@ def _of_miou(records: Arrays, without: Jackknife, labelled: ArrayLike | None) ->
     if max(map(abs, biases)) > width * error:
         missing = f"{int(absent.sum())} of {classes} classes are predicted and nowhere labelled"
         return Interval(math.nan, math.nan, f"too few images: {missing if absent.any() else 'the score is biased'}")
-    low = high = without.value
+    return _on_logit_scale(without.value, without.value, error, biases, width)
+
+
+def _on_logit_scale(held: float, value: float, error: float, biases: Sequence[float], width: float) -> Interval:
+    """The interval that holds ``held`` and, on the logit scale, Student's around ``value`` less each of the ``biases``.
+
+    Half of a bias is added to the ``error``; ``width`` is Student's quantile.
+    """
+    low = high = held
     for bias in biases:
-        centre = min(max(without.value - bias, _EDGE), 1 - _EDGE)
+        centre = min(max(value - bias, _EDGE), 1 - _EDGE)
         half = width * math.hypot(error, bias / 2) / (centre * (1 - centre))
         low, high = min(low, expit(logit(centre) - half)), max(high, expit(logit(centre) + half))
     return Interval(float(low), float(high))
@@ -361,12 +369,7 @@ def interval_of_average_precision(records: MatchedDetections) -> Interval:
     rng, width = numpy_rng(0, "halves", n), float(stdtrit(n - 1, ENDS[1]))
     halves = [rng.permutation(n) < n // 2 for _ in range(max(2, min(_HALVES, 20_000 // n)))]
     bias = 2 * bias_of_halves(records, halves, tied=True)
-    low = high = value
-    for above in (0.0, bias):
-        centre = min(max(without.value - above, _EDGE), 1 - _EDGE)
-        half = width * math.hypot(error, above / 2) / (centre * (1 - centre))
-        low, high = min(low, expit(logit(centre) - half)), max(high, expit(logit(centre) + half))
-    return Interval(float(low), float(high))
+    return _on_logit_scale(value, without.value, error, (0.0, bias), width)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,11 @@ from dinoskip.io.files import read_text, write_text
 MAX_LOG = 2**30  # bytes of a metrics.jsonl that is read: a row of 1 kB at each of a million steps
 log = logging.getLogger("dinoskip")
 
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
-"""Control characters (a line's end is one, ESC and BEL are), marks that turn or hide text, other line separators."""
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Control characters (a line's end is one, ESC and BEL are), marks that turn or hide text, other line separators, and
+Unicode's tags, letters that no terminal shows."""
 
 
 def visible(text: object) -> str:

@@ -11,6 +11,7 @@ choose the port, it is the first free one of a row that is drawn from the token,
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from importlib.metadata import entry_points
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -117,13 +119,21 @@ def ports_of(token: str) -> tuple[int, ...]:
     return tuple(LOW + int.from_bytes(digest[:8], "big") % (HIGH - LOW) for digest in digests)
 
 
+def _packages_of_plugins() -> list[Path]:
+    """The folders of the installed packages that declare parts of dinoskip."""
+    groups = [group for group in entry_points().groups if group.startswith("dinoskip.")]
+    declared = {point.module.split(".")[0] for group in groups for point in entry_points(group=group)}
+    specs = [importlib.util.find_spec(name) for name in sorted(declared)]
+    return [Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ()]
+
+
 def code_version() -> str:
-    """Version, a hash of the source files of our packages, and torch's version, whose protocols ranks speak."""
+    """Version, a hash of all source files, plug-ins' too, and torch's version, whose protocols ranks speak."""
     top = Path(dinoskip.__file__).parent
     digest = hashlib.sha256()
-    for package in (top, top.with_name("eval"), top.with_name("visualize")):
+    for package in (top, top.with_name("eval"), top.with_name("visualize"), *_packages_of_plugins()):
         for path in sorted(package.rglob("*.py")):
-            digest.update(f"{path.relative_to(top.parent)}\0".encode() + path.read_bytes() + b"\0")
+            digest.update(f"{path.relative_to(package.parent)}\0".encode() + path.read_bytes() + b"\0")
     return f"{dinoskip.__version__} ({digest.hexdigest()[:12]}), torch {torch.__version__}"
 
 

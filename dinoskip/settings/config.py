@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import read_regular
 from dinoskip.io.texts import decoded_text
-from dinoskip.plugins import ByName, content_of
+from dinoskip.plugins import LAST, ByName, content_of
 
 
 class Config(BaseModel):
@@ -119,6 +119,8 @@ def _plain(node: Any, file: str, prefix: str, places: dict[str, str], depth: int
         return node
     if isinstance(node, int) and not -(2**63) <= node < 2**63:
         raise ConfigError(f"{where}: {prefix or 'the value'}: the number does not fit in 64 bits")
+    if isinstance(node, str) and "\0" in node:  # where it names a file, the system would take the part before it
+        raise ConfigError(f"{where}: {prefix or 'the value'}: a zero byte is in no name and no text")
     for kind in (int, float, str):
         if isinstance(node, kind):
             return kind(node)
@@ -287,8 +289,9 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
 
 
 def models_of(field: FieldInfo) -> list[type[BaseModel]]:
-    """All pydantic models that the value of a field may be of or contain, those of plug-ins included."""
-    return [model for part in (field.annotation, *field.metadata) for model in _models_in(part)]
+    """All pydantic models that the value of a field may be of or contain, those of plug-ins included, by ``order``."""
+    models = [model for part in (field.annotation, *field.metadata) for model in _models_in(part)]
+    return sorted(models, key=lambda model: getattr(model, "order", LAST))
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -13,9 +13,11 @@ from pydantic import ValidationError
 from dinoskip.errors import ConfigError, DataError, WeightsError, did_you_mean, first_line
 from dinoskip.io.files import TensorFile, read_json, read_tensor_header, verify_manifest
 from dinoskip.runtime.console import log
+from dinoskip.settings.shipped import KIND as SHIPPED_KIND
+from dinoskip.settings.shipped import shipped
 from dinoskip.settings.vit_config import VitConfig
 
-SPEC_KINDS = ("run", "weights", "dino", "file", "timm", "tv", "hub", "hf", "python")
+SPEC_KINDS = (SHIPPED_KIND, "run", "weights", "dino", "file", "timm", "tv", "hub", "hf", "python")
 _CHECKPOINT_FILES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
 ROLES = ("teacher", "student")
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of tensors in a weights file
@@ -155,7 +157,10 @@ def authors_positions(kind: str, name: str) -> str:
 
 
 def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
-    """Return a spec's kind, name and options; :class:`ConfigError` for one that is not understood."""
+    """Return a spec's kind, name and options; :class:`ConfigError` for one that is not understood.
+
+    ``dinoskip:NAME`` is the weights file of a network that comes with the package.
+    """
     kind, colon, rest = spec.partition(":")
     if kind not in SPEC_KINDS:
         name, options = _parse(spec, spec)
@@ -167,11 +172,14 @@ def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
     if not colon or kind not in SPEC_KINDS or not rest:
         near = did_you_mean(kind, SPEC_KINDS, after=":...")
         known = (
-            "the path of a checkpoint, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME "
-            "or python:FILE.py:FUNCTION"
+            "dinoskip:skip, dinoskip:skipless, the path of a checkpoint, run:DIR, weights:FILE.safetensors, timm:NAME, "
+            "tv:NAME, hub:REPO:NAME, hf:NAME or python:FILE.py:FUNCTION"
         )
         raise ConfigError(f"backbone {spec!r} is not understood", f"{near or ''} write {known}".lstrip())
-    return kind, *_parse(rest, spec)
+    name, options = _parse(rest, spec)
+    if kind == SHIPPED_KIND:
+        return "weights", str(shipped(name).weights), options
+    return kind, name, options
 
 
 _PRETRAINED_FILES = ("model.safetensors", "pytorch_model.bin")  # of a folder that config.json describes

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dinoskip.errors import ConfigError
-from dinoskip.plugins import Table
+from dinoskip.plugins import LAST, Table
 from dinoskip.settings.config import Config
 
 OWN: Mapping[str, str] = MappingProxyType(
@@ -24,18 +24,9 @@ OWN: Mapping[str, str] = MappingProxyType(
         "tokencut": "eval.tokencut.task",
         "knn": "eval.knn.task",
         "retrieve": "eval.retrieval.task",
-        "depth": "eval.depth.task",
-        "normals": "eval.normals.task",
-        "linear": "eval.linear.task",
-        "saliency": "eval.saliency.task",
-        "objects": "eval.objects.task",
-        "cluster": "eval.cluster.task",
-        "video": "eval.video.task",
-        "correspondence": "eval.correspondence.task",
-        "detection": "eval.detection.task",
     }
 )
-"""The module of ``TASK`` of each of our own tasks, by its name, in order of execution."""
+"""The module of ``TASK`` of each of the core's tasks, by its name."""
 
 StudySetting = Literal["seed", "multiscale", "blocks", "norms"]
 
@@ -167,6 +158,10 @@ def _asks_nothing(*_: Any) -> Iterator[tuple[str, str, str]]:
     yield from ()
 
 
+def _no_memory(*_: Any) -> int:
+    return 0
+
+
 def _no_problems(*_: Any) -> Iterator[tuple[str, str]]:
     yield from ()
 
@@ -177,6 +172,8 @@ class EvaluationTask:
 
     Args:
         name: of the section below ``evaluate``, of the command and of the stage; rows have it as ``task``.
+        order: its place among the tasks where they are executed, listed and printed, the smallest first; equal ones
+            by name. Those of dinoskip are below 1,000.
         measures: what it measures, in a few words.
         help: what its command does.
         example: a setting that the command's help shows.
@@ -205,6 +202,8 @@ class EvaluationTask:
         look: settings of its section with which ``look`` measures photographs quickly; None: it does not.
         pairwise: whether every token of an image is compared with every other.
         disk_per_token: bytes that it leaves on disk of a token at a block.
+        memory: peak bytes of its work on a CPU, by its settings, the tokens of an image and their channels: the rule
+            that bounds them; 0 where they do not grow with pairs of tokens.
         version: part of the key of its results: raised when code changes them.
         resumes: whether it goes on in what a killed run has left.
         not_in_key: settings that say what is read, which its key has as inputs.
@@ -239,11 +238,13 @@ class EvaluationTask:
     look: Mapping[str, Any] | None = None
     pairwise: bool = False
     disk_per_token: int = 0
+    memory: Callable[[Any, int, int], int] = _no_memory
     version: int = 1
     resumes: bool = False
     not_in_key: Collection[str] = ("datasets", "facet")
     key_without_name: bool = False
     as_published: Callable[[Any], int] = lambda _: 0
+    order: int = LAST
 
     def __post_init__(self) -> None:
         if self.headline.lower_is_better:
@@ -270,7 +271,7 @@ class EvaluationTask:
 
 
 class _Records(Mapping[str, EvaluationTask]):
-    """The records of our own tasks; each is imported when it is asked for."""
+    """The records of the core's tasks; each is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> EvaluationTask:
         record: EvaluationTask = importlib.import_module(OWN[name]).TASK
@@ -284,7 +285,7 @@ class _Records(Mapping[str, EvaluationTask]):
 
 
 TASKS: Mapping[str, EvaluationTask] = Table("tasks", _Records(), EvaluationTask)
-"""The records of all tasks by name, in order of execution: ours, then those of plug-ins."""
+"""The records of all tasks by name, in order of execution."""
 
 
 def task(name: str) -> EvaluationTask:

@@ -21,9 +21,11 @@ from dinoskip.plugins import Table
 from dinoskip.settings.config import Config, RawConfig, apply_overrides, validate
 from dinoskip.settings.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
 from dinoskip.settings.vit_config import VitConfig
-from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.objective import WithLosses
+from dinoskip.training.objectives import OBJECTIVES
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.layers.layer import Source
+from visualize.report.papers import PAPERS
 
 SMALL = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32)
 """The network that starts and optimizers are tried on: a twelfth of a ViT-Ti/16."""
@@ -102,9 +104,11 @@ def _data_kind(name: str) -> Iterator[str]:
 
 
 def _objective(name: str) -> Iterator[str]:
-    kind: type[PretrainConfig] = Table("objectives", {}, PretrainConfig)[name]
+    kind = OBJECTIVES[name]
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         yield f"it does not define {', '.join(missing)}"
+        return
+    if any(field.is_required() for field in kind.model_fields.values()):  # there are no defaults to try
         return
     settings = kind()
     crops, augment = settings.views()
@@ -114,6 +118,14 @@ def _objective(name: str) -> Iterator[str]:
         yield "sizes names no side of a view"
     if settings.cost(SMALL).flops <= 0:
         yield "cost has no flops"
+
+
+def _added_losses(name: str) -> Iterator[str]:
+    kind: type[WithLosses] = Table("added_losses", {}, WithLosses)[name]
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        yield f"it does not define {', '.join(missing)}"
+    if name not in OBJECTIVES:
+        yield f"there is no objective {name!r} that it could be with added losses"
 
 
 def _initialisation(name: str) -> Iterator[str]:
@@ -165,16 +177,27 @@ def _command(name: str) -> Iterator[str]:
         yield f"it adds no command {name!r}"
 
 
+def _paper(name: str) -> Iterator[str]:
+    paper = PAPERS[name]
+    if not paper.tables:
+        yield "it has no tables"
+    for other, theirs in PAPERS.items():
+        if other != name and (both := sorted(set(paper.tables) & set(theirs.tables))):
+            yield f"the paper {other!r} has a table {both[0]!r}, too"
+
+
 CHECKS: Mapping[str, Callable[[str], Iterator[str]]] = MappingProxyType(
     {
         "tasks": _task,
         "labels": _label,
         "data_kinds": _data_kind,
         "objectives": _objective,
+        "added_losses": _added_losses,
         "initialisations": _initialisation,
         "optimizers": _optimizer,
         "layers": _layer,
         "commands": _command,
+        "papers": _paper,
     }
 )
 """A check for each kind of part, of the part's name: what it yields is wrong."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey, implementation
+from dinoskip.plugins import Table, found
+from dinoskip.settings.config import Config, OmitDefaultFromKey
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.objective import Objective
+    from dinoskip.training.objective import Objective, WithLosses
+
+ADDED_LOSSES = "added_losses"
+"""The group of entry points whose parts are objectives with the losses of these settings."""
 
 
 class AddendConfig(Config):
@@ -100,8 +105,8 @@ class PakaConfig(AddendConfig):
 class AddendsConfig(PretrainConfig):
     """Settings of objectives to which losses can be added."""
 
-    extended_place: ClassVar[str]
-    """:attr:`place` of the objective with added losses."""
+    extended_by: ClassVar[str]
+    """Name of the part of ``dinoskip.added_losses`` that is this objective with added losses."""
     masks: ClassVar[bool] = False
     """Whether the student sees patches masked."""
 
@@ -114,6 +119,16 @@ class AddendsConfig(PretrainConfig):
     paka: Annotated[PakaConfig | None, OmitDefaultFromKey()] = Field(
         None, description="patch kernel alignment; null: none"
     )
+
+    @model_validator(mode="after")
+    def _is_installed(self) -> AddendsConfig:
+        if self.extended and (ADDED_LOSSES, self.extended_by) not in found():
+            asked = next((name for name in ("koleo", "gram", "paka") if getattr(self, name) is not None), "centering")
+            raise ValueError(
+                f"{asked}: is of a plug-in that is not installed: no part {self.extended_by!r} of "
+                f"dinoskip.{ADDED_LOSSES} is there"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_what_it_compares(self) -> AddendsConfig:
@@ -135,9 +150,17 @@ class AddendsConfig(PretrainConfig):
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Build the objective, with added losses where settings ask for some."""
-        place = self.extended_place if self.extended else self.place
-        objective: Objective = implementation(place)(job, self, steps_per_epoch, device)
-        return objective
+        if not self.extended:
+            return super().build(job, steps_per_epoch, device)
+        built: Callable[..., Objective] = self._with_losses()
+        return built(job, self, steps_per_epoch, device)
+
+    def _with_losses(self) -> type[WithLosses]:
+        """The class of the objective with added losses."""
+        from dinoskip.training.objective import WithLosses  # torch
+
+        parts: Table[type[WithLosses]] = Table(ADDED_LOSSES, {}, WithLosses)
+        return parts[self.extended_by]
 
     def backbones(self) -> tuple[str, ...]:
         """The network that Gram anchoring holds to, where it is not of the run."""
@@ -153,9 +176,8 @@ class AddendsConfig(PretrainConfig):
         """What a step must know of its views: an objective's own ``targets``, then where views overlap, if it must."""
         if self.paka is None:
             return targets
-        from dinoskip.data.overlaps import Overlaps  # torch
-        from dinoskip.data.view_targets import Joined
+        from dinoskip.data.view_targets import Joined  # torch
 
         grids = global_size // patch, (local_size if num_local else global_size) // patch
         parts: tuple[ViewTargets, ...] = () if targets is None else (targets,)
-        return Joined((*parts, Overlaps(*grids, num_local)))
+        return Joined((*parts, self._with_losses().overlaps(*grids, num_local)))

@@ -20,7 +20,8 @@ class DinoConfig(TeacherStudentConfig):
     """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
 
     place: ClassVar[str] = "dinoskip.training.dino:DINO"
-    extended_place: ClassVar[str] = "dinoskip.training.extended:ExtendedDINO"
+    order: ClassVar[int] = 10
+    extended_by: ClassVar[str] = "dino"
 
     objective: Annotated[Literal["dino"], OmitDefaultFromKey()] = "dino"
     preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(

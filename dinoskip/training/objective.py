@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.data.shards import Source
+from dinoskip.data.view_targets import ViewTargets
 from dinoskip.diagnostics.live import Row
 from dinoskip.optim.build import set_rates
 from dinoskip.runtime.distributed import World, all_reduce_max, local
@@ -60,6 +61,15 @@ class Objective(ABC):
     @abstractmethod
     def step(self, step: Step) -> None:
         """Do one optimizer step on ``networks`` and ``buffers``; change nothing if the gradients are not finite."""
+
+
+class WithLosses(Objective):
+    """An objective with losses added to its own: what a part of ``dinoskip.added_losses`` is."""
+
+    @staticmethod
+    @abstractmethod
+    def overlaps(global_grid: int, local_grid: int, num_local: int) -> ViewTargets:
+        """Where pairs of a sample's views show the same, in patches: ``global_grid`` and ``local_grid`` a side."""
 
 
 @dataclass

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
-from dinoskip.plugins import ByName
+from dinoskip.plugins import ByName, Table
 from dinoskip.training.dino_config import DinoConfig
-from dinoskip.training.distill_config import DistillConfig
-from dinoskip.training.ibot_config import IbotConfig
-from dinoskip.training.mae_config import MaeConfig
 from dinoskip.training.patch_contrast_config import PatchContrastConfig
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job
 
-AnyObjective = (
-    DinoConfig
-    | IbotConfig
-    | MaeConfig
-    | PatchContrastConfig
-    | DistillConfig
-)  # fmt: skip
-"""The table of objectives."""
+OwnObjective = DinoConfig | PatchContrastConfig
+"""The core's objectives; the others are parts of ``dinoskip.objectives``."""
+OBJECTIVES: Mapping[str, type[PretrainConfig]] = Table(
+    "objectives", {kind.model_fields["objective"].default: kind for kind in get_args(OwnObjective)}, PretrainConfig
+)
+"""The settings of every objective, by its name."""
 
 
 def dino_by_default(settings: Any) -> Any:
@@ -32,7 +27,7 @@ def dino_by_default(settings: Any) -> Any:
 
 
 ObjectiveConfig = Annotated[
-    AnyObjective,
+    OwnObjective,
     Field(discriminator="objective"),
     ByName("objectives", PretrainConfig, "objective"),
     BeforeValidator(dino_by_default),

@@ -32,7 +32,8 @@ class PatchContrastConfig(AddendsConfig):
     """Settings of patch contrast; every patch that lies in both crops carries the loss."""
 
     place: ClassVar[str] = "dinoskip.training.patch_contrast:PatchContrast"
-    extended_place: ClassVar[str] = "dinoskip.training.extended:ExtendedPatchContrast"
+    order: ClassVar[int] = 40
+    extended_by: ClassVar[str] = "patch_contrast"
 
     objective: Literal["patch_contrast"] = "patch_contrast"
     crop_size: int = Field(224, ge=8, description="side of both crops in pixels")

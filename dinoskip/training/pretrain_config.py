@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.init.config import ModelConfig
+from dinoskip.plugins import LAST
 from dinoskip.settings.config import implementation
 from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.recipe import Job, TrainConfig
@@ -37,6 +38,8 @@ class PretrainConfig(TrainConfig):
 
     place: ClassVar[str]
     """``package.module:class`` of the objective, which is imported when it is built."""
+    order: ClassVar[int] = LAST
+    """Its place among objectives where these are listed, the smallest first."""
 
     data_path: DataPath = Field(
         "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"

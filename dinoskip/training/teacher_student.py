@@ -1,4 +1,4 @@
-"""What DINO and iBOT share: settings of a student that learns from its own moving average, the teacher."""
+"""Settings of a student that learns from its own moving average, the teacher: DINO's, and those derived from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Centering = Literal["centre", "sinkhorn"]
 
 
 class TeacherStudentConfig(AddendsConfig):
-    """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT shares."""
+    """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT's derive from."""
 
     out_dim: int = Field(65536, ge=2, description="prototypes")
     hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
@@ -68,14 +68,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"warmup_teacher_temp_epochs": 30},
 }
 """What the two public commands for ViT-S/16 say where they differ (docs/protocols.md, with sources)."""
-IBOT_PRESETS: dict[str, dict[str, Any]] = {
-    "dinov2_like": {
-        "epochs": 100, "batch_size": 1024, "warmup_epochs": 10, "out_dim": 65536, "momentum_teacher": 0.992,
-        "koleo": {"weight": 0.1}, "centering": "sinkhorn",
-        "crops": {"num_local": 8, "global_scale": (0.32, 1.0), "local_scale": (0.05, 0.32)},
-    },
-}  # fmt: skip
-"""DINO, iBOT, KoLeo and Sinkhorn centring, with the schedules of facebookresearch/dinov2's default configuration."""
 
 
 def filled(settings: Any, presets: Mapping[str, dict[str, Any]]) -> Any:

@@ -41,6 +41,7 @@ def asks_of_labels(section: KnnSection, labels: Mapping[str, Any]) -> Iterator[t
 
 TASK = EvaluationTask(
     name="knn",
+    order=30,
     measures="k-NN classification",
     help="classify by k-NN on the CLS token of every block",
     example="evaluate.knn.k=[20]",

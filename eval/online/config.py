@@ -48,6 +48,11 @@ class OnlineKnnConfig(Config):
         """The splits that are looked at."""
         return ("train",) if self.held_out else ("train", "val")
 
+    def neighbours(self, images: int) -> int:
+        """Return among how many images at most neighbours are looked for, of so many training images."""
+        held_out = min(self.val_images, max(1, min(images // 2, images - max(self.k)))) if self.held_out else 0
+        return min(self.train_images, images - held_out)
+
     @model_validator(mode="after")
     def _neighbours(self) -> Self:
         if max(self.k) > self.train_images:

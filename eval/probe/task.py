@@ -40,6 +40,7 @@ def as_published(row: EvalResult) -> int:
 
 TASK = EvaluationTask(
     name="probe",
+    order=10,
     measures="linear segmentation probes",
     help="fit linear segmentation probes on every block of a backbone",
     example="evaluate.probe.size=448",

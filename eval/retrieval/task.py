@@ -43,6 +43,7 @@ def check(section: RetrieveSection, data: Mapping[str, Any]) -> Iterator[tuple[s
 
 TASK = EvaluationTask(
     name="retrieve",
+    order=40,
     measures="dense retrieval",
     help="segment by the nearest training patches, with every block",
     example="evaluate.retrieve.k=30",

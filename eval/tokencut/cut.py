@@ -22,6 +22,8 @@ from torch import Tensor
 from dinoskip.runtime.cores import available_cores
 from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
+from eval.tokencut.memory import images_at_once
+from eval.tokencut.tiles import Tiles
 
 Box = tuple[int, int, int, int]
 Grid = tuple[int, int]
@@ -61,7 +63,7 @@ class TokenCut:
     eigenvalue, gap
         The second smallest generalised eigenvalue and its distance to the third.
     passes
-        Products with the affinity matrix that Lanczos took; 0 if the dense solver had the last word.
+        Products with the affinity matrix that Lanczos took; 0 if another solver had the last word.
     """
 
     is_cut: bool
@@ -157,12 +159,18 @@ def tokencut(
     if tensor.ndim == 2:
         return cut_part(batch)[0]
     parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
-    batches = map(cut_part, parts) if batch.is_cuda else each(lambda i: cut_part(parts[i]), len(batch))
+    at_once = images_at_once(*batch.shape[1:])
+    batches = map(cut_part, parts) if batch.is_cuda else each(lambda i: cut_part(parts[i]), len(batch), at_once)
     return TokenCuts(cut for cuts in batches for cut in cuts)
 
 
-def cut(similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True) -> list[TokenCut]:
-    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid."""
+def cut(
+    similarity: Tensor | Tiles, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True
+) -> list[TokenCut]:
+    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid.
+
+    See :func:`eval.tokencut.graph.similarities`: those of large images are tiles.
+    """
     graphs = build_graphs(similarity, tau, eps, binary=binary)
     return [split(vector, grid) for vector, grid in zip(cut_vectors(graphs), grids, strict=True)]
 

@@ -20,8 +20,11 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from dinoskip.runtime.console import log
 from dinoskip.runtime.randomness import numpy_rng
 from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, array_like, on_host
+from eval.tokencut.memory import LARGEST_DENSE, MAX_PASSES, SECOND_PASSES
+from eval.tokencut.restarted import second_vector
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
@@ -31,12 +34,11 @@ to about 1e-15; graphs with a symmetry that makes them equal have up to 3e-11, o
 because graphs that nearly fall apart have eigenvalues of 1e-5 to 1e-3 that differ well."""
 NEARLY_MULTIPLE = 1e-4  # a smaller share is left to the dense solver
 RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
-FIRST_CHECK, MAX_PASSES = 8, 160
+FIRST_CHECK = 8
 RESIDUAL = 5e-11  # of the unit vector u, so that y agrees with a dense solver to 1e-10/gap; 1e-8 saves three passes
 ROUNDING = 2e-16  # a token; error of the operator and the basis
 BREAKDOWN = 1e-12  # length below which a new direction is rounding noise
 FALLS_APART = 1e-3  # second eigenvalue below which a graph is in parts; parts alike in size have nearly equal ones
-SECOND_PASSES = 40  # of a search for a second eigenvector of the same eigenvalue
 MISSED = 1.6e-6  # squared part of a normal direction that one in a thousand falls below: chance that a search fails
 
 
@@ -68,7 +70,10 @@ class CutVector:
 
 
 def cut_vectors(graphs: Graphs) -> list[CutVector]:
-    """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
+    """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver.
+
+    Graphs of more than :data:`eval.tokencut.memory.LARGEST_DENSE` tokens have a restarted Lanczos in its stead.
+    """
     facts, n = graphs.facts, graphs.degree.shape[1]
     vectors: list[CutVector | None] = [
         uniform_vector(degree, graphs.floor, complete) if complete or unjoined else None
@@ -76,9 +81,11 @@ def cut_vectors(graphs: Graphs) -> list[CutVector]:
     ]
     if n > DENSE_TOKENS and None in vectors:
         for i, (candidate, codes) in enumerate(zip(lanczos(graphs), facts.codes, strict=True)):
-            if vectors[i] is None and candidate is not None and _decides(candidate, codes):
+            # Of a large graph there is no dense matrix that could decide better what rounding leaves open.
+            if vectors[i] is None and candidate is not None and (n > LARGEST_DENSE or _decides(candidate, codes)):
                 vectors[i] = candidate
-    return [dense_vector(graphs, i) if vector is None else vector for i, vector in enumerate(vectors)]
+    last_resort = restarted_vector if n > LARGEST_DENSE else dense_vector
+    return [last_resort(graphs, i) if vector is None else vector for i, vector in enumerate(vectors)]
 
 
 def uniform_vector(degree: F64, eps: float, complete: bool) -> CutVector:
@@ -140,6 +147,23 @@ def dense_vector(graphs: Graphs, i: int) -> CutVector:
         raise ValueError(f"the graph's eigenvectors could not be computed: {error}") from error
     y = vectors[:, 0]
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
+
+
+def restarted_vector(graphs: Graphs, i: int) -> CutVector:
+    """Return the cut vector of graph ``i`` without its matrix: no cut where the search does not converge.
+
+    Two eigenvalues that so many products do not tell apart are taken as one (:data:`MULTIPLE`).
+    """
+    graph = graphs.take(np.array([i]))
+    degree = graph.facts.degree[0]
+    found = second_vector(lambda vector: on_host(graph.apply(array_like(vector[None], graph.degree)))[0], degree)
+    if found is None:
+        log.warning(
+            "TokenCut: the second eigenvalue of a graph of %d tokens was not found: taken as no cut", len(degree)
+        )
+        unknown = np.full(len(degree), np.nan)
+        return CutVector(unknown, unknown, np.nan, 0.0, 0)
+    return CutVector(found.y, np.full_like(found.y, RESIDUAL), found.eigenvalue, found.gap, 0)
 
 
 @lru_cache(maxsize=1)
@@ -314,7 +338,7 @@ class _KrylovSpace:
         start = np.where(length < BREAKDOWN, 0.0, start / np.maximum(length, BREAKDOWN))
         basis = np.empty((len(s), room + 2, s.shape[1]))
         basis[:, :2] = np.stack((known, start), 1)
-        return cls(graphs, *(array_like(part, graphs.edges) for part in (s, basis, np.zeros((len(s), 2, room)))))
+        return cls(graphs, *(array_like(part, graphs.degree) for part in (s, basis, np.zeros((len(s), 2, room)))))
 
     def advance(self, j: int) -> None:
         """Apply the operator to basis vector ``j``; store what is orthogonal to the known ones as the next."""

@@ -6,6 +6,9 @@ of n tokens each.
 
 Arrays are NumPy's on a CPU and torch's on a GPU (:data:`Array`). What follows uses what both understand, so that
 there is one code for both; NumPy's calls cost a third of torch's, which counts where graphs come one by one.
+
+Beyond :data:`eval.tokencut.memory.LARGEST_DENSE` tokens similarities are :class:`eval.tokencut.tiles.Tiles` and edges
+:class:`eval.tokencut.tiles.LargeEdges`: no matrix of n x n numbers exists.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from torch import Tensor
 
 from dinoskip.runtime.precision import exact_products
 from dinoskip.runtime.randomness import numpy_rng
+from eval.tokencut.memory import LARGEST_DENSE
+from eval.tokencut.tiles import LargeEdges, Tiles
 
 F64 = NDArray[np.float64]
-Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU
+Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU; the edges of large graphs are LargeEdges
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
 ISOLATED = 2.0**53  # the code of isolated tokens: no sum is as large
 GOLDEN = 0.6180339887498949  # multiples of the golden section, modulo 1, lie far apart: a number for every degree
@@ -49,6 +54,8 @@ class GraphFacts(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Graphs:
     """B affinity graphs of n tokens: edges float64 (B, n, n) symmetric, degree float64 (B, n), all positive.
+
+    Of large graphs the edges are no array but can be multiplied (:class:`eval.tokencut.tiles.LargeEdges`).
 
     ``isolated`` bool (B, n) marks the tokens of a binary graph that are joined to themselves alone, ``finite`` those
     whose features are finite. What the host must know of a batch is in ``facts``: a GPU is waited for once.
@@ -88,8 +95,9 @@ class Graphs:
 
     def take(self, which: NDArray[np.intp]) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""
-        where = array_like(which, self.edges)
-        parts = (self.edges[where], self.weight, self.floor, self.degree[where], self.isolated[where])
+        where = array_like(which, self.degree)
+        edges = self.edges.take(which) if isinstance(self.edges, LargeEdges) else self.edges[where]
+        parts = (edges, self.weight, self.floor, self.degree[where], self.isolated[where])
         return Graphs(*parts, self.finite[where], self.binary)
 
     def probe(self) -> tuple[Array, Array, Array]:
@@ -106,11 +114,11 @@ class Graphs:
         count, n = self.degree.shape
         span = 2 ** (51 - n.bit_length())
         random = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
-        codes = symmetric_product(self.edges, array_like(np.tile(random, (count, 1)), self.edges))
+        codes = symmetric_product(self.edges, array_like(np.tile(random, (count, 1)), self.degree))
         image = self.weight * codes + self.floor * float(random.sum())
         if not self.binary:
             numbers = np.tile(np.arange(n, dtype=np.float64), (count, 1))
-            return image, array_like(numbers, self.edges), array_like(np.zeros_like(numbers), self.edges)
+            return image, array_like(numbers, self.degree), array_like(np.zeros_like(numbers), self.degree)
         colours = symmetric_product(self.edges, self.degree * GOLDEN % 1.0 * span // 1.0)
         codes[self.isolated] = ISOLATED
         return image, codes, colours
@@ -143,6 +151,8 @@ def symmetric_product(matrices: Array, vectors: Array, scale: float = 1.0) -> Ar
 
     On a CPU by BLAS's ``dsymv``, which reads one triangle and so takes half the time of a general product.
     """
+    if isinstance(matrices, LargeEdges):
+        return matrices.product(vectors, scale)
     if isinstance(matrices, Tensor):
         start = vectors.new_zeros(len(vectors), vectors.shape[1], 1)
         return torch.baddbmm(start, matrices, vectors[:, :, None], beta=0, alpha=scale)[:, :, 0]
@@ -194,8 +204,14 @@ def mean_cosine(unit: Tensor) -> list[float]:
     return cosines
 
 
-def similarities(unit: Tensor) -> Tensor:
-    """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts)."""
+def similarities(unit: Tensor) -> Tensor | Tiles:
+    """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts).
+
+    Of more than :data:`eval.tokencut.memory.LARGEST_DENSE` tokens they are tiles, which are made when they are asked
+    for.
+    """
+    if unit.shape[1] > LARGEST_DENSE:
+        return Tiles(unit)
     if unit.is_cuda:
         with exact_products(unit.device):
             return unit @ unit.mT
@@ -203,14 +219,16 @@ def similarities(unit: Tensor) -> Tensor:
     return torch.from_numpy(rows @ rows.swapaxes(1, 2))  # NumPy multiplies one triangle and copies it: half the work
 
 
-def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = True) -> Graphs:
+def build_graphs(similarity: Tensor | Tiles, tau: float, eps: float, *, binary: bool = True) -> Graphs:
     """Connect tokens by cosine similarity, float32 (B, n, n), which is left as it is.
 
     Binary: affinity 1 where the similarity is strictly greater than float32 tau, else eps. Weighted: the similarity
     where it is at least tau, else eps. What is wrong with the features is said by :attr:`Graphs.facts`.
     """
-    count, n = similarity.shape[:2]
     level = float(np.float32(tau))
+    if isinstance(similarity, Tiles):
+        return _large_graphs(similarity, level, eps, binary=binary)
+    count, n = similarity.shape[:2]
     edges: Array
     if not binary:
         edges = similarity.masked_fill(similarity < level, eps).double()
@@ -226,3 +244,17 @@ def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = T
         diagonal = edges.diagonal(0, 1, 2)
         return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (diagonal > 0), finite, True)
     return Graphs(edges, 1.0, 0.0, total, array_like(np.zeros((count, n), dtype=bool), edges), finite, False)
+
+
+def _large_graphs(similar: Tiles, level: float, eps: float, *, binary: bool) -> Graphs:
+    """Connect tokens as :func:`build_graphs` does, without a matrix of n x n numbers."""
+    (count, n), unit = similar.unit.shape[:2], similar.unit
+    to_itself = unit.square().sum(2)
+    loop, finite = (part if unit.is_cuda else part.numpy() for part in (to_itself > level, to_itself.isfinite()))
+    ones: Array = np.ones((count, n))
+    ones = array_like(ones, unit) if unit.is_cuda else ones
+    edges = LargeEdges.of(similar, level, None if binary else eps)
+    total: Array = edges.product(ones, 1.0)
+    if binary:
+        return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & loop, finite, True)
+    return Graphs(edges, 1.0, 0.0, total, loop & False, finite, False)

@@ -35,7 +35,7 @@ def read_heads(network: Backbone, pixels: Tensor) -> list[Tensor]:
     parts = []
     for facet in FACETS:
         tokens = torch.cat([layers[facet][block].tokens for block in network.numbers]).float()
-        parts.append(tokens.unflatten(-1, (network.num_heads, -1)).transpose(1, 2))
+        parts.append(tokens.view(*tokens.shape[:2], network.num_heads, -1).transpose(1, 2))
     return parts
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eval.tokencut.cut import NO_BOX, Box, Grid, as_float32, check_tokens, component_of
 from eval.tokencut.graph import lengths, normalise, similarities
+from eval.tokencut.tiles import Tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +65,22 @@ def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
     return grow(similarities(normalise(batch, length)), length, [grid], k)[0]
 
 
-def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:
+def grow(similarity: Tensor | Tiles, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:
     """Box the objects of images with similarities (B, N, N) and feature lengths (B, N), each with its own grid.
 
     Raises ValueError for lengths that are not finite.
     """
-    positive = similarity > 0
-    degree = positive.sum(2) - positive.diagonal(dim1=1, dim2=2).long()
-    order = degree.argsort(stable=True, dim=1)[:, :k]
-    images = torch.arange(len(similarity), device=similarity.device)[:, None]
-    rows = similarity[images, order].double()  # (B, k, N)
+    if isinstance(similarity, Tiles):
+        counts = torch.stack([similarity.positive(i) for i in range(len(similarity))])
+        degree = counts - (similarity.unit.square().sum(2) > 0).long()
+        order = degree.argsort(stable=True, dim=1)[:, :k]
+        rows = torch.stack([similarity.rows(i, of_image) for i, of_image in enumerate(order)]).double()
+    else:
+        positive = similarity > 0
+        degree = positive.sum(2) - positive.diagonal(dim1=1, dim2=2).long()
+        order = degree.argsort(stable=True, dim=1)[:, :k]
+        images = torch.arange(len(similarity), device=similarity.device)[:, None]
+        rows = similarity[images, order].double()  # (B, k, N)
     like_seed = rows[:, 0].gather(1, order) > 0
     weights = like_seed * length.gather(1, order).double()
     positive_sums = torch.bmm(weights[:, None], rows)[:, 0] > 0

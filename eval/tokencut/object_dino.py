@@ -19,6 +19,7 @@ from torch import Tensor
 from eval.tokencut.config import ObjectDinoConfig
 from eval.tokencut.cut import Grid, TokenCut, as_float32, check_tokens, cut
 from eval.tokencut.graph import normalise
+from eval.tokencut.memory import LARGEST_DENSE
 
 CLUSTER_SEED, STARTS = 42, 50
 """The code's seed; its ten starts of k-means are too few for the partition to be the best one found in all images."""
@@ -75,8 +76,8 @@ def object_dino(
     Raises
     ------
     ValueError
-        Shapes that differ or do not fit the grid, fewer than 3 tokens, features that are not finite, fewer heads than
-        clusters.
+        Shapes that differ or do not fit the grid, fewer than 3 tokens or more than
+        :data:`eval.tokencut.memory.LARGEST_DENSE`, features that are not finite, fewer heads than clusters.
     """
     config = config or ObjectDinoConfig()
     parts = [as_float32(part) for part in (query, key, value)]
@@ -85,6 +86,8 @@ def object_dino(
         raise ValueError(
             f"query, key and value must be (blocks, heads, N, d), not {[tuple(one.shape) for one in parts]}"
         )
+    if shape[2] > LARGEST_DENSE:  # its matrices are dense
+        raise ValueError(f"{shape[2]:,} tokens, Object-DINO takes at most {LARGEST_DENSE:,}: use a smaller image")
     unit = torch.stack([_unit(part, grid) for part in parts], dim=1)  # (heads of all blocks, 3, N, d)
     blocks, heads = shape[:2]
     if labels is None:
@@ -104,23 +107,15 @@ def _unit(part: Tensor, grid: Grid) -> Tensor:
     return normalise(flat)
 
 
-def _cosines(unit: Tensor, config: ObjectDinoConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each head the mean of its three matrices of cosines, and that of their softmax over keys, both (N, N)."""
+def ensembles(unit: Tensor, config: ObjectDinoConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the mean of a head's three matrices of cosines, and that of their softmax over keys, both (N, N).
+
+    ``unit`` are the unit rows of queries, keys and values (heads, 3, N, d). One head is held at a time.
+    """
     scale = unit.shape[-1] ** -0.5 if config.scale is None else config.scale
     for head in unit:
         cosines = head @ head.mT
         yield cosines.mean(0), (scale * cosines).softmax(-1).mean(0)
-
-
-def ensembles(query: ArrayLike | Tensor, key: ArrayLike | Tensor, value: ArrayLike | Tensor, grid: Grid,
-              config: ObjectDinoConfig | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Cosines and attention of every head, each the mean of queries', keys' and values': float32 (heads, N, N).
-
-    Parameters are :func:`object_dino`'s. All at once, for looking at them: :func:`object_dino` holds one at a time.
-    """
-    unit = torch.stack([_unit(as_float32(part), grid) for part in (query, key, value)], dim=1)
-    cosines, maps = zip(*_cosines(unit, config or ObjectDinoConfig()), strict=True)
-    return torch.stack(cosines), torch.stack(maps)
 
 
 def head_features(unit: Tensor, config: ObjectDinoConfig) -> NDArray[np.float64]:
@@ -130,13 +125,13 @@ def head_features(unit: Tensor, config: ObjectDinoConfig) -> NDArray[np.float64]
     standardised over the heads, one that is constant only centred. ``map``: the whole map as it is, F = N * N.
     """
     if config.head_feature == "map":
-        return np.stack([attention.flatten().double().cpu().numpy() for _, attention in _cosines(unit, config)])
+        return np.stack([attention.flatten().double().cpu().numpy() for _, attention in ensembles(unit, config)])
     return standardised(mean_attention(unit, config))
 
 
 def mean_attention(unit: Tensor, config: ObjectDinoConfig) -> NDArray[np.float64]:
     """The attention that every token gets, (heads, N) float64: the mean of each head's map over queries."""
-    return np.stack([attention.double().mean(0).cpu().numpy() for _, attention in _cosines(unit, config)])
+    return np.stack([attention.double().mean(0).cpu().numpy() for _, attention in ensembles(unit, config)])
 
 
 def standardised(features: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -179,7 +174,7 @@ def similarity_to_heads(unit: Tensor, config: ObjectDinoConfig) -> Tensor:
     """
     tokens = unit.shape[2]
     total = torch.zeros(tokens, tokens, device=unit.device)
-    for cosines, attention in _cosines(unit, config):
+    for cosines, attention in ensembles(unit, config):
         if config.affinity == "concatenated":
             total += cosines @ cosines.mT
         else:

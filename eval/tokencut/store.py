@@ -18,6 +18,7 @@ from eval.resumed import degeneracy
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 from eval.tokencut.graph import centred, lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
+from eval.tokencut.memory import images_at_once
 from eval.tokencut.positions import PositionRemoval
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ def cut_pixels(
             unit = normalise(torch.from_numpy(tokens_of(i))[None])
             return cut(similarities(unit), [features.grid(i)], tau, eps)[0]
 
-        by_name[name] = list(each(cut_image, len(places), workers))
+        most = max((math.prod(features.grid(i)) for i in range(len(places))), default=0)
+        by_name[name] = list(each(cut_image, len(places), images_at_once(most, features.dim, workers)))
     return by_name
 
 
@@ -111,12 +113,15 @@ def each_graph(
     """Yield what ``work`` makes of every image of at least 3 tokens at every group of blocks, with which it is.
 
     ``work`` gets items of one number of tokens and of blocks together: one at a time on a CPU, from ``workers`` threads
-    (0: one a core) and group by group in store order; as many as it takes at once on a GPU.
+    (0: one a core) and group by group in store order; as many as it takes at once on a GPU. Threads are fewer where the
+    share of memory holds fewer of the largest image (:func:`eval.tokencut.memory.images_at_once`).
     """
     large = [i for i in range(len(store)) if math.prod(store.grid(i)) >= LEAST_TOKENS]
     items = [ImageAtBlocks(blocks, i) for blocks in groups for i in large]
     batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
-    threads = _GPU_THREADS if in_batches(device) else workers
+    most = max((math.prod(store.grid(i)) for i in large), default=0)
+    widest = max((len(blocks) for blocks in groups), default=1) * store.dim  # blocks that are joined lie side by side
+    threads = _GPU_THREADS if in_batches(device) else images_at_once(most, widest, workers)
     done = each(lambda number: work(batches[number]), len(batches), threads)
     for batch, results in zip(batches, done, strict=True):
         yield from zip(batch, results, strict=True)

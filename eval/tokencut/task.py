@@ -11,6 +11,7 @@ from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
+from eval.tokencut.memory import peak_bytes
 
 if TYPE_CHECKING:
     from dinoskip.results.rows import EvalResult
@@ -34,6 +35,7 @@ def as_published(row: EvalResult) -> int:
 
 TASK = EvaluationTask(
     name="tokencut",
+    order=20,
     measures="object discovery",
     help="discover objects in every block by TokenCut (LOST, too)",
     example="evaluate.tokencut.lost_k=100",
@@ -50,6 +52,7 @@ TASK = EvaluationTask(
     look={},
     hub="object-detection",
     pairwise=True,
+    memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
     disk_per_token=3,  # a float16 of its eigenvector and its mask
     version=5,
     resumes=True,

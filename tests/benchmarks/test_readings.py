@@ -18,7 +18,7 @@ from dinoskip.models.vit import embed
 from dinoskip.pipeline.study import Study, load_study, study_of
 from dinoskip.pipeline.variants import Variant
 from dinoskip.settings.config import apply_overrides, read_yaml
-from visualize.paper.readings import SENTENCES, Reading, Sentence
+from dinoskip_papers.readings import SENTENCES, Reading, Sentence
 
 PAPER = ROOT / "configs" / "paper"
 BY_NAME = {sentence.name: sentence for sentence in SENTENCES}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,11 +17,12 @@ from typing import Any
 from dinoskip.io.files import read_json, read_manifest
 from dinoskip.io.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
-from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs
+from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs, places_of
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
 from tests.chaos.site import ROOT, Running, Site
 from tests.chaos.works import WORKS
 
+SPIN = 0.05  # seconds of a core that tell how much slower than alone this process runs
 KEPT_FAULTS = 5  # copies of studies in which a fault was seen
 TRIES = 6  # undisturbed runs, with what an error named removed in between, until a study must be whole
 
@@ -27,32 +30,35 @@ TRIES = 6  # undisturbed runs, with what an error named removed in between, unti
 class Campaign:
     """One piece of a chaos run: ``out`` has the log of all pieces, the undisturbed study and copies of faults."""
 
-    def __init__(self, out: Path, seed: int, work: str) -> None:
+    def __init__(self, out: Path, seed: int, work: str, kinds: Sequence[str] = ()) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.seed, self.rng, self.site = out, seed, Random(seed), Site(out, WORKS[work])
         self.began, self.piece = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{work}-{seed}"
         self._deck: list[Disturbance] = []
+        self._kinds = [kind for kind in TABLE if not kinds or kind.name in kinds]
         self._chain: list[int] = []  # events since the study was last compared
         self._damaged: list[Path] = []  # in them
+        self._gone: set[Path] = set()  # folders that were removed in them, by a disturbance or by this program
         self._number = 0
 
     def log(self, entry: str, **content: Any) -> dict[str, Any]:
         """Append a line to ``log.jsonl``; the line."""
         line = {"entry": entry, "piece": self.piece, "seconds": round(time.monotonic() - self.began, 1), **content}
         with open(self.out / "log.jsonl", "a") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(without_places(json.dumps(line), self.out) + "\n")
         return line
 
     def straight(self) -> None:
         """Run the study undisturbed, to learn what is expected, its nodes, and how long each takes."""
         place = self.out / "straight"
         shutil.rmtree(place, ignore_errors=True)
-        began = time.monotonic()
+        slow, began = slowness(), time.monotonic()
         running = self.site.start_work(disk=place)
         code, wrong = running.end(1800)
         assert (code, wrong) == (0, []), running.log
         self.lasted = time.monotonic() - began
-        self.deadline = 90 + 4 * self.lasted
+        self.slow = min(slow, slowness())  # while that was measured
+        self.site.places = places_of(place / "tiny", place)
         self.expected = contents(place / "tiny")
         self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
         self.nodes = sorted(read_manifest(path).info.get("node", "") for path in outputs(place / "tiny"))
@@ -68,12 +74,17 @@ class Campaign:
             "piece", seed=self.seed, commit=commit.stdout.strip(), disk=disk, left_out=left_out, nodes=len(self.nodes)
         )
 
+    @property
+    def deadline(self) -> float:
+        """Seconds that a run may last: four undisturbed ones and 90 s; in proportion, where others use the cores."""
+        return (90 + 4 * self.lasted) * max(1.0, slowness() / self.slow)
+
     # --- one event ------------------------------------------------------------------------------------
 
     def event(self) -> str:
         """One disturbed run, by one kind or two; its outcome."""
         self.site.write_data()
-        state = self._prepare()
+        slow, state = slowness(), self._prepare()
         kinds = [self._draw() for _ in range(1 if self.rng.random() < 0.75 else 2)]
         missing = [node for node in self.nodes if not list((self.site.study / "stages" / node).glob("[0-9a-f]*"))]
         node = self.rng.choice([*missing, ""]) if missing else ""
@@ -91,10 +102,11 @@ class Campaign:
         self._number += 1
         self._chain.append(self._number)
         self._damaged += attempt.damaged
+        self._gone.update(attempt.damaged)
         self.log(
             "event", number=self._number, kinds=[{"name": name, "did": what} for name, what in did.items()],
             did="; ".join(filter(None, did.values())) or None, state=state, node=node, delay=round(delay, 2),
-            code=code, outcome=outcome,
+            code=code, outcome=outcome, slow=round(max(slow, slowness()), 1),
         )  # fmt: skip
         if outcome.startswith("FAULT"):
             self._keep(attempt)
@@ -110,7 +122,7 @@ class Campaign:
 
     def _draw(self) -> Disturbance:
         if not self._deck:
-            self._deck = [kind for kind in TABLE if kind.possible() and kind.of(self.site)]
+            self._deck = [kind for kind in self._kinds if kind.possible() and kind.of(self.site)]
             self.rng.shuffle(self._deck)
         return self._deck.pop()
 
@@ -124,6 +136,7 @@ class Campaign:
         if chance < 0.85:
             for path in self.rng.sample(there, min(len(there), self.rng.randint(1, 8))):
                 shutil.rmtree(path, ignore_errors=True)
+                self._gone.add(path)
             return "some outputs removed"
         return "as it was"
 
@@ -145,6 +158,7 @@ class Campaign:
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
         if attempt.published is not None and not first and len(outputs(self.site.study)) > attempt.published + 1:
             ends.append("FAULT: a signal to stop was lost")
+        ends += [f"FAULT: {wrong}" for look in attempt.after if (wrong := look())]
         faults = [end for end in ends if end.startswith("FAULT")]
         return first or 0, faults[0] if faults else ends[0]
 
@@ -182,7 +196,8 @@ class Campaign:
             said = problems(self.site.study) if outcome == "end" else []
             foreign = [line for line in said if not any(name in line for name in self._names())]
             if outcome == "end" and not said:
-                said = differences(self.expected, self.site.study) or self._leftovers()
+                said = [name for name in differences(self.expected, self.site.study) if not self._is_spare(name)]
+                said = said or self._leftovers()
                 outcome = f"FAULT: differs: {said[:3]}" if said else "equal"
                 break
             if foreign:
@@ -195,8 +210,14 @@ class Campaign:
         self.log("settled", events=[(self.piece, n) for n in self._chain], outcome=outcome, found=found, said=said[:9])
         if outcome != "equal":
             self._keep(None)
-        self._chain, self._damaged = [], []
+        self._chain, self._damaged, self._gone = [], [], set()
         return outcome
+
+    def _is_spare(self, name: str) -> bool:
+        """Whether a file is of an earlier checkpoint that was taken from a finished run, which makes none again."""
+        folder = (self.site.study / name).parent
+        later = any(path.name > folder.name for path in folder.parent.glob("step-*"))
+        return folder.parent.name == "checkpoints" and not folder.exists() and folder in self._gone and later
 
     def _names(self) -> Iterator[str]:
         return (name for path in self._damaged for name in names_of(path, self.site.study))
@@ -204,6 +225,7 @@ class Campaign:
     def _remove_damaged(self) -> None:
         for path in self._damaged:
             target = output_of(path, self.site.study)
+            self._gone.add(target)
             if target.is_dir():
                 shutil.rmtree(target)
             else:
@@ -235,12 +257,28 @@ class Campaign:
             shutil.rmtree(self.site.study, ignore_errors=True)
 
 
-def run(out: Path, seed: int, minutes: float, work: str) -> int:
-    """One piece of ``minutes`` on a work; the number of faults seen."""
+def slowness() -> float:
+    """How many times slower than alone on a core this process runs now."""
+    began, used = time.monotonic(), time.thread_time()
+    while time.thread_time() - used < SPIN:
+        pass
+    return (time.monotonic() - began) / SPIN
+
+
+def without_places(text: str, out: Path) -> str:
+    """``text`` without the names of this machine and its folders, as logs are kept."""
+    words = {str(out): "OUT", str(ROOT): "ROOT", sys.prefix: "PYTHON", socket.gethostname(): "HOST"}
+    for name in sorted(words, key=len, reverse=True):  # one place may lie in another, as the environment in the tree
+        text = text.replace(name, words[name])
+    return text
+
+
+def run(out: Path, seed: int, minutes: float, work: str, kinds: Sequence[str] = ()) -> int:
+    """One piece of ``minutes`` on a work, of all kinds or some; the number of faults seen."""
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # in the background of a shell it is ignored, by children too
-    campaign = Campaign(out, seed, work)
+    campaign = Campaign(out, seed, work, kinds)
     campaign.straight()
     faults = 0
     while time.monotonic() - campaign.began < 60 * minutes:

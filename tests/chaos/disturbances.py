@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 from dinoskip.io.files import MANIFEST
+from dinoskip.pipeline.artifacts import PARTIAL, is_volatile
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.site import Change, Running, Site
 
@@ -44,6 +45,8 @@ class Attempt:
     main: Running | None = None
     published: int | None = None
     """Outputs that were there some time after a signal to stop; at most one more may be published."""
+    after: list[Callable[[], str | None]] = field(default_factory=list)
+    """What is looked at, and taken back, when all processes have ended: each returns what is wrong, if anything."""
 
     @property
     def run(self) -> Running:
@@ -207,6 +210,122 @@ def _delete_live(attempt: Attempt) -> str | None:
     return _delete(attempt) if attempt.moment() else None
 
 
+# --- whose an output is, and what no result depends on ------------------------------------------------
+
+
+def _write_victim(folder: Path) -> dict[str, bytes]:
+    """A folder of somebody else: notes, rows and a page of theirs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    files = {"notes.txt": b"mine\n" * 99, "rows.csv": b"a,b\n1,2\n", "index.html": b"<p>mine</p>\n"}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return files
+
+
+def _plant_link(attempt: Attempt) -> str | None:
+    """Put a link to somebody else's folder, or to a file in it, where an undisturbed run has a folder or a file.
+
+    Where a link is met, an error names it. Whether one is met or not, nothing of the other's is touched.
+    """
+    site, victim = attempt.site, attempt.site.out / "victim"
+    files = _write_victim(victim)
+    name, is_folder = attempt.rng.choice(site.places)
+    link = site.disk / name
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    made = [folder for folder in link.parents if not folder.exists()]  # the nearest first
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(victim if is_folder else victim / "notes.txt")
+    attempt.damaged.append(link)
+
+    def look() -> str | None:
+        if link.is_symlink():
+            link.unlink()
+        for folder in made:
+            with suppress(OSError):  # it is of the run's now
+                folder.rmdir()
+        found = {path.relative_to(victim).as_posix(): path.read_bytes() for path in victim.rglob("*") if path.is_file()}
+        return None if found == files else f"what the planted link {name} leads to was changed"
+
+    attempt.after.append(look)
+    return f"{name} is a link to another's {'folder' if is_folder else 'file'}"
+
+
+def _linked_output(attempt: Attempt) -> str:
+    """Name the output by a link to it: it is written where the link leads, and the link stays."""
+    site, link = attempt.site, attempt.site.out / "link"
+    link.unlink(missing_ok=True)
+    target = site.disk if site.is_study else site.study
+    link.symlink_to(target)
+
+    def change(rank: int, words: list[str]) -> list[str]:
+        given = {str(target): str(link), f"output={target}": f"output={link}"}
+        return [given.get(word, word) for word in words]
+
+    def look() -> str | None:
+        return None if link.is_symlink() and link.resolve() == target.resolve() else "the given link was replaced"
+
+    attempt.changes.append(change)
+    attempt.after.append(look)
+    return f"{target.name} named by a link"
+
+
+def _edit_note(attempt: Attempt) -> str | None:
+    """Edit a published log or note: a warning, and no output is made again for it. Afterwards it is put back."""
+    published = outputs(attempt.site.study)
+    notes = [path for place in published for path in place.rglob("*") if path.is_file() and is_volatile(path.name)]
+    if not attempt.site.is_study:
+        notes = [attempt.site.study / name for name in ("env.json", "metrics.jsonl", "status.json")]
+        notes = [path for path in notes if path.is_file()]
+    if not notes:
+        return None
+    path = attempt.rng.choice(sorted(notes))
+    content, state = path.read_bytes(), path.stat()
+    edits: dict[str, bytes | None] = {"a blank added": content + b" ", "an empty line added": content + b"\n",
+             "removed": None, "its end cut off": content[: len(content) // 2]}  # fmt: skip
+    what = attempt.rng.choice(sorted(edits))
+    edited = edits[what]
+    if edited is None:
+        path.unlink()
+    else:
+        path.write_bytes(edited)
+    attempt.damaged.append(path)
+    inodes = {place: (place / MANIFEST).stat().st_ino for place in published}
+
+    def look() -> str | None:
+        made_again = [place for place, inode in inodes.items() if _inode(place / MANIFEST) not in (inode, None)]
+        if made_again:
+            return f"{made_again[0].relative_to(attempt.site.study)} was made again, {path.name} had been edited"
+        if attempt.site.is_study and path.parent.is_dir():
+            path.write_bytes(content)
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+            attempt.damaged.remove(path)
+        return None
+
+    attempt.after.append(look)
+    return f"{path.relative_to(attempt.site.study)}: {what}"
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def places_of(work: Path, root: Path) -> list[tuple[str, bool]]:
+    """Names below ``root`` that an undisturbed run uses, and whether each is a folder; of what it built them under."""
+    found: list[tuple[str, bool]] = []
+    for path in sorted(work.rglob("*")):
+        name = path.relative_to(root)
+        found.append((name.as_posix(), path.is_dir()))
+        if (path / MANIFEST).is_file():
+            found += [(name.with_name(f"{PARTIAL}{name.name}").as_posix(), True)] * 3
+    return [*found, (f"{PARTIAL}{work.name}", True)]
+
+
 # --- others at the same study ------------------------------------------------------------------------
 
 
@@ -269,12 +388,14 @@ def _other_rank(number: int) -> Act:
 
 
 def _rank_hangs(attempt: Attempt) -> str | None:
-    """Stop a rank for good: the others must name it and end within the bound, 20 s."""
+    """Stop a rank for good: the others must name it and end within the bound, 20 s, however busy the machine."""
     if not attempt.moment():
         return None
     attempt.run.signal(signal.SIGSTOP, 1)
-    with suppress(subprocess.TimeoutExpired):
-        attempt.run.process.wait(90)
+    try:
+        attempt.run.process.wait(attempt.deadline)
+    except subprocess.TimeoutExpired:
+        attempt.after.append(lambda: f"rank 0 was still running {attempt.deadline:.0f} s after rank 1 had been stopped")
     attempt.run.signal(signal.SIGKILL, 1)
     return "rank 1 stopped for good"
 
@@ -414,6 +535,9 @@ def _kinds() -> Iterator[Disturbance]:
     yield kind("file torn during", 3, during=_damage_live(_tear))
     yield kind("cache deleted before", 3, before=_delete)
     yield kind("cache deleted during", 3, 5, during=_delete_live)
+    yield kind("a planted link", 2, 3, before=_plant_link)
+    yield kind("output named by a link", before=_linked_output)
+    yield kind("a log or note edited", before=_edit_note)
     yield kind("two runs", 5, during=_second_run)
     yield kind("two runs, one killed", 5, during=_second_run_killed)
     yield kind("stopped, a second run", 5, during=_taken_over(()))
@@ -432,12 +556,13 @@ def _kinds() -> Iterator[Disturbance]:
     )  # fmt: skip
     yield kind("photograph spoilt before", 3, before=_spoil_photograph)
     yield kind("photograph spoilt during", 3, during=_spoil_photograph_live)
-    yield kind("rank 1 SIGKILL", 1, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
-    yield kind("rank 1 SIGTERM", 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
+    # 2: before it has joined, the other says after 300 s that rank 1 has not come
+    yield kind("rank 1 SIGKILL", 1, 2, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 SIGTERM", 2, 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
     yield kind("rank 1 with other settings", 2, before=_other_settings, of=lambda site: site.work.ranks > 1)
     yield kind("a rank's main thread hangs", 1, 75, before=_hang_in_a_step, of=lambda site: site.work.ranks > 1)
     yield kind("another job at the port", 2, during=_same_port, of=lambda site: site.work.ranks > 1)
-    yield kind("rank 1 hangs", 1, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 hangs", 1, 2, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
 
 
 TABLE: tuple[Disturbance, ...] = tuple(_kinds())

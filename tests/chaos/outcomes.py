@@ -9,18 +9,20 @@ import signal
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dinoskip.io.files import MANIFEST, read_manifest, verify_manifest
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import outputs
 
-INSIDE = ("stages", "records", RUNNING)
+INSIDE = ("stages", "records", RUNNING, "verdicts")  # the last: of labels, by the times of their files, too
 STOPPED = (-signal.SIGKILL, 75, 130)
 BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
 _OUTPUT = r"(\.partial-)?[0-9a-f]{16}|step-\d{8}"
 NOTES = ("config.json", "env.json", "status.json", "metrics.jsonl", "changes.jsonl", "bad_images.json")
-COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "FAULT")
+COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "starved", "FAULT")
+STARVED = 3.0  # times slower than alone on a core: a run that lasts too long there is no fault of it, and is run again
 
 
 def of_end(code: int, log: str, allowed: Collection[int], named: Collection[str]) -> str:
@@ -116,7 +118,7 @@ def column_of(event: Mapping[str, Any], settled: Mapping[str, Any] | None) -> st
     """The column of an event, by its own outcome and that of the undisturbed run after it."""
     outcome = event["outcome"]
     if outcome.startswith("FAULT") or (settled is not None and settled["outcome"].startswith("FAULT")):
-        return "FAULT"
+        return "starved" if event.get("slow", 1.0) >= STARVED and "still running" in outcome else "FAULT"
     if event["did"] is None:
         return "too late"
     if outcome == "stopped":
@@ -145,8 +147,36 @@ def table(entries: Iterable[Mapping[str, Any]]) -> str:
     hours = sum(lasted.values()) / 3600
     runs = sum(entry["entry"] == "event" for entry in listed)
     equal = sum(entry["entry"] == "settled" and entry["outcome"] == "equal" for entry in listed)
+    slow = [entry["slow"] for entry in listed if "slow" in entry]
+    beside = f" Others used the cores: a run was {median(slow):.1f} times slower than alone (median)." if slow else ""
     lines += [
         "",
-        f"{hours:.2f} hours, {runs} disturbed runs, {equal} times compared with the undisturbed run and equal.",
+        f"{hours:.2f} hours, {runs} disturbed runs, {equal} times compared with the undisturbed run and equal.{beside}",
     ]
     return "\n".join(lines)
+
+
+# --- logs that are kept ------------------------------------------------------------------------------
+
+BEGIN, END = "<!-- python -m tests.chaos --keep -->\n", "<!-- end -->\n"
+
+
+def keep(out: Path, logs: Path) -> None:
+    """Copy what pieces logged below ``out``, if they disturbed a run, to ``logs``, a file a piece: its name."""
+    for path in sorted(out.glob("*/log.jsonl")):
+        entries = read_log(path)
+        for piece in {entry["piece"] for entry in entries if entry["entry"] == "event"}:
+            lines = [json.dumps(other) + "\n" for other in entries if other["piece"] == piece]
+            logs.mkdir(exist_ok=True)
+            (logs / f"{piece.replace(':', '')}.jsonl").write_text("".join(lines))
+
+
+def kept(logs: Path) -> list[dict[str, Any]]:
+    """The entries of all logs that are kept."""
+    return [entry for path in sorted(logs.glob("*.jsonl")) for entry in read_log(path)]
+
+
+def with_table(page: str, entries: Iterable[Mapping[str, Any]]) -> str:
+    """A page with the table of ``entries`` in the place of the one that it has between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table(entries)}\n\n{END}{rest.partition(END)[2]}"

@@ -114,6 +114,7 @@ class Site:
         self.out, self.disk, self.mounted, self.work = out, out / "disk", can_mount(), work
         self.config, self.data, self._count = out / "tiny.yaml", out / "data", 0
         self._scratch = out / "scratch"
+        self.places: list[tuple[str, bool]] = []  # names below the disk that a run uses; see places_of
         shutil.rmtree(self.disk, ignore_errors=True)
         for folder in (self.disk, self._scratch):
             folder.mkdir(parents=True, exist_ok=True)

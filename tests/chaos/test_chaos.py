@@ -11,9 +11,25 @@ from random import Random
 import pytest
 
 from dinoskip.io.files import write_json, write_manifest
-from tests.chaos.disturbances import TABLE, Attempt, outputs
-from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems, read_log, table
+from tests.chaos.campaign import slowness, without_places
+from tests.chaos.disturbances import TABLE, Attempt, outputs, places_of
+from tests.chaos.outcomes import (
+    BEGIN,
+    END,
+    contents,
+    differences,
+    keep,
+    kept,
+    names_of,
+    of_end,
+    output_of,
+    problems,
+    read_log,
+    table,
+    with_table,
+)
 from tests.chaos.site import ROOT, Site
+from tests.chaos.works import WORKS
 
 
 @pytest.mark.slow
@@ -142,13 +158,99 @@ def test_table_counts_kinds_by_outcome(tmp_path: Path) -> None:
         event(3, "named", flip="bit 4"),
         settled([3], "FAULT: differs", False),
         event(4, "FAULT: a traceback", flip="bit 5"),
+        event(5, "FAULT: rank 0 still running after 90 s", flip="bit 6") | {"slow": 5.0},
     ]
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + '{"entry": "ev')
     lines = table(read_log(log)).splitlines()
     assert lines[2:5] == [
-        "| kill | 2 | 0 | 1 | 0 | 0 | 1 | 0 |",
-        "| flip | 3 | 0 | 0 | 0 | 1 | 0 | 2 |",
-        "| all | 5 | 0 | 1 | 0 | 1 | 1 | 2 |",
+        "| kill | 2 | 0 | 1 | 0 | 0 | 1 | 0 | 0 |",
+        "| flip | 4 | 0 | 0 | 0 | 1 | 0 | 1 | 2 |",
+        "| all | 6 | 0 | 1 | 0 | 1 | 1 | 1 | 2 |",
     ]
-    assert lines[-1].startswith("2.00 hours, 4 disturbed runs, 1 times compared")
+    assert lines[-1].startswith("2.50 hours, 5 disturbed runs, 1 times compared")
+    assert lines[-1].endswith("5.0 times slower than alone (median).")
+
+
+def test_logs_of_pieces_are_kept_and_their_table_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    event = {"entry": "event", "number": 1, "kinds": [{"name": "kill", "did": "x"}], "did": "x", "outcome": "stopped"}
+    for piece, disturbed_one in (("2026-11-27T01:00:00-knn-1", True), ("2026-11-27T02:00:00-knn-2", False)):
+        entries = [{"entry": "piece"}, *([event] if disturbed_one else [])]
+        (tmp_path / "out" / "knn").mkdir(parents=True, exist_ok=True)
+        with open(tmp_path / "out" / "knn" / "log.jsonl", "a") as log:
+            log.writelines(json.dumps({"piece": piece, "seconds": 3600, **entry}) + "\n" for entry in entries)
+    for _ in range(2):
+        keep(tmp_path / "out", tmp_path / "logs")
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["2026-11-27T010000-knn-1.jsonl"]
+    page = with_table(f"before\n{BEGIN}old\n{END}after\n", kept(tmp_path / "logs"))
+    assert page.startswith(f"before\n{BEGIN}")
+    assert page.endswith(f"{END}after\n")
+    assert "1.00 hours, 1 disturbed runs" in page
+    assert "old" not in page
+    assert with_table(page, kept(tmp_path / "logs")) == page
+
+
+def disturbed(study: Path, name: str, seed: int) -> tuple[Attempt, str]:
+    """A study after one disturbance by name, with what it did."""
+    site = Site.__new__(Site)
+    site.disk, site.out, site.work = study.parent, study.parent / "out", WORKS["study"]
+    site.out.mkdir()
+    site.places = places_of(study, study.parent)
+    attempt = Attempt(site, Random(seed), "", 0.0, 1.0)
+    before = next(kind for kind in TABLE if kind.name == name).before
+    assert before is not None
+    did = before(attempt)
+    assert did is not None
+    return attempt, did
+
+
+@pytest.fixture
+def tiny(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study.rename(tmp_path_factory.mktemp("disk") / "tiny")
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_planted_link_is_taken_back_and_what_it_leads_to_compared(tiny: Path, follows: bool) -> None:
+    attempt, _ = disturbed(tiny, "a planted link", 1)
+    (link,) = attempt.damaged
+    assert link.is_symlink()
+    if follows:
+        target = link / "rows.csv" if link.is_dir() else link
+        target.write_text("another's")
+    (look,) = attempt.after
+    assert (look() is not None) == follows
+    assert not link.is_symlink()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_edited_note_is_put_back_unless_its_output_was_made_again(tiny: Path, again: bool) -> None:
+    place = tiny / "stages" / "data" / "0123456789abcdef"
+    write_json(place / "timing.json", {"seconds": 1})
+    write_manifest(place, {"node": "data"})
+    attempt, _ = disturbed(tiny, "a log or note edited", 0)
+    assert problems(tiny)
+    if again:
+        write_manifest(place, {"node": "data"})
+    (look,) = attempt.after
+    assert (look() is not None) == again
+    assert again or problems(tiny) == attempt.damaged == []
+
+
+def test_an_output_is_named_by_a_link_that_stays(tiny: Path) -> None:
+    attempt, _ = disturbed(tiny, "output named by a link", 0)
+    (change,), (look,) = attempt.changes, attempt.after
+    link = attempt.site.out / "link"
+    assert change(0, ["run", f"output={tiny.parent}"]) == ["run", f"output={link}"]
+    assert look() is None
+    link.unlink()
+    link.mkdir()
+    assert look() is not None
+
+
+def test_a_log_names_no_place_of_the_machine(tmp_path: Path) -> None:
+    text = without_places(f"{tmp_path}/disk, {ROOT}/tests, {sys.prefix}/lib", tmp_path)
+    assert text == "OUT/disk, ROOT/tests, PYTHON/lib"
+
+
+def test_a_process_is_never_faster_than_alone() -> None:
+    assert slowness() >= 1

@@ -29,7 +29,7 @@ CONFIG = TINY.replace(
     "  depth: {datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}\n"
     "  normals: {datasets: [rooms], epochs: 1, batch_size: 2, upsample: 1}\n",
 ) + SECTIONS  # fmt: skip
-_BACKBONE = ("--backbone", "timm:vit_tiny_patch16_224,pretrained=false,img_size=64", "--out", "{out}")
+_NETWORK = ("timm:vit_tiny_patch16_224,pretrained=false,img_size=64", "--out", "{out}")
 _TRAINING = (
     "pretrain", "--data", "{data}/train", "--out", "{out}", "model.name=vit_tiny_patch16", "model.depth=2",
     "model.img_size=32", "pretrain.epochs=4", "pretrain.batch_size=4", "pretrain.warmup_epochs=0",
@@ -53,8 +53,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "study": Work(
             ("run", "{config}", "output={disk}", "pretrain.checkpoint_every_steps=1", "pretrain.epochs=3"), share=0.6
         ),
-        "knn": Work(("knn", "--data", "{data}", *_BACKBONE, "evaluate.knn.k=[1]", "evaluate.knn.size=64")),
-        "export": Work(("features", "export", "--data", "{data}/train", *_BACKBONE, "--size", "64", "--batch", "1")),
+        "knn": Work(("eval", "knn", "--data", "{data}", *_NETWORK, "evaluate.knn.k=[1]", "evaluate.knn.size=64")),
+        "export": Work(("features", "export", "--data", "{data}/train", *_NETWORK, "--size", "64", "--batch", "1")),
         "pretrain": Work(_TRAINING),
         "ranks": Work(_TRAINING, ranks=2),
     }

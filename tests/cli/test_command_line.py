@@ -68,9 +68,9 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         "status",
         "pretrain",
         "features export",
-        "probe",
-        "tokencut",
-        "knn",
+        "eval probe",
+        "eval tokencut",
+        "eval knn",
         "gallery",
         "report",
     } <= names
@@ -100,10 +100,10 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "configs/demo.yaml", "pretrain.dataset=sceens"], "'sceens' is not one of the data sets"),
         (["run", "configs/demo.yaml", "--only", "prob"], "did you mean probe?"),
         (["plan", "configs/demo.yaml", "evaluate.epochs=[2]", "gallery.epochs=[2]"], "epoch 2 is not kept"),
-        (["plan", "configs/demo.yaml", "variants.model.2.init.gian=3"], "did you mean gain?"),
+        (["plan", "configs/demo.yaml", "variants.model.4.init.gian=3"], "did you mean gain?"),
         (["settings", "pretrian"], "did you mean pretrain?"),
-        (["gallery", "--backbone", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
-        (["features", "export", "--backbone", "tim:x", "--data", "x", "--out", "y"], "tim"),
+        (["gallery", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
+        (["features", "export", "tim:x", "--data", "x", "--out", "y"], "tim"),
     ],
 )
 def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
@@ -347,8 +347,8 @@ def test_hints_say_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ([*train, out], "or pretrain.batch_size=2 or less"),
         ([*train, out, "pretrain.epochs=5"], "give pretrain.warmup_epochs=0.5, or more epochs"),
         ([*train, out, "model.name=vit_small"], "did you mean vit_small_patch16?"),
-        (["features", "export", "--backbone", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
-        (["knn", "--backbone", vit, "--data", str(photos), "--out", out], "/train/CLASS/IMAGE.jpg and "),
+        (["features", "export", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
+        (["eval", "knn", vit, "--data", str(photos), "--out", out], "/train/CLASS/IMAGE.jpg and "),
     ]
     for command, hint in said:
         assert main(command) in (2, 3)
@@ -364,7 +364,6 @@ def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pyt
     export = [
         "features",
         "export",
-        "--backbone",
         vit,
         "--data",
         str(tmp_path / "photos"),
@@ -380,14 +379,25 @@ def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("prob --backbone a", "'prob' is no command: did you mean probe?"),
+        ("prob a", "'prob' is no command: did you mean eval probe?"),
+        ("eval prob a", "'prob' is no command: did you mean probe?"),
+        ("export a", "'export' is no command: did you mean features export?"),
         ("validate study.yaml", "'validate' is no command: `dinoskip plan CONFIG` checks every setting and the data"),
         ("features exprt", "'exprt' is no command: did you mean export?"),
-        ("knn --backbone a --images b --out c", "no option --images: this command takes --data"),
-        ("knn --dataset b", "no option --dataset: this command takes --data"),
-        ("tokencut --weights a.safetensors", "no option --weights: this command takes --backbone"),
-        ("tokencut --output a", "no option --output: this command takes --out"),
-        ("gallery --bakbone a", "no option --bakbone: did you mean --backbone?"),
+        ("eval knn a --images b --out c", "no option --images: this command takes --data"),
+        ("eval knn a --dataset b", "no option --dataset: this command takes --data"),
+        (
+            "eval tokencut --weights a.safetensors",
+            "no option --weights: this command takes the network without an option",
+        ),
+        ("eval tokencut a --output a", "no option --output: this command takes --out"),
+        ("gallery --bakbone a --out b", "no option --bakbone: this command takes the network without an option"),
+        ("eval knn a --size 4", "no option --size: it is a setting: write evaluate.knn.size=VALUE"),
+        ("look a --size 4", "no option --size: it is a setting: write evaluate.probe.size=VALUE or evaluate.knn.size="),
+        ("gallery a --first 4", "no option --first: it is a setting: write gallery.first=VALUE"),
+        ("pretrain --epochs 4", "no option --epochs: it is a setting: write pretrain.epochs=VALUE"),
+        ("pretrain --epoch 4", "no option --epoch: did you mean the setting pretrain.epochs=VALUE?"),
+        ("eval knn a --worker-count 4", "no option --worker-count: did you mean --workers?"),
     ],
 )
 def test_what_is_meant(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,6 +416,6 @@ def test_commands_of_scripts_are_not_suggested(capsys: pytest.CaptureFixture[str
 
 
 def test_abbreviations_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("plan configs/none.yaml --js", "features export --dat none --backbone dino:none.pth --out none"):
+    for line in ("plan configs/none.yaml --js", "features export dino:none.pth --dat none --out none"):
         assert main(line.split()) in (2, 3)
         assert "no option" not in capsys.readouterr().err

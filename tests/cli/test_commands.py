@@ -31,7 +31,7 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[st
 
 
 def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(tmp_path / "out")]
+    command = ["eval", "probe", VIT, "--data", str(voc), "--out", str(tmp_path / "out")]
     rows = results(capsys, *command, "evaluate.probe.size=64", "evaluate.probe.epochs=1", "evaluate.multiscale=[1,2]")
     assert {row["block"] for row in rows if row["metric"] == "mIoU"} >= {"1", "2", "1+2"}
     assert all(0 <= float(str(row["value"])) <= 100 for row in rows if row["value"] is not None)
@@ -40,7 +40,7 @@ def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Norms are made of one store; the table shows means with their deviation."""
     out = tmp_path / "out"
-    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(out), "--protocol", "fast"]
+    command = ["eval", "probe", VIT, "--data", str(voc), "--out", str(out), "--protocol", "fast"]
     command += ["--norm", "none,layer", "--seeds", "2", "evaluate.probe.size=64", "evaluate.probe.epochs=1"]
     rows = [row for row in results(capsys, *command) if not str(row["model"]).startswith("baseline")]
     assert {row["norm"] for row in rows} == {"none", "layer"}
@@ -55,7 +55,7 @@ def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pyt
 
 def test_probe_of_live_images(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(out)]
+    command = ["eval", "probe", VIT, "--data", str(voc), "--out", str(out)]
     small = ["evaluate.probe.size=48", "evaluate.probe.iterations=2", "--blocks", "2"]
     rows = results(capsys, *command, "--protocol", "dinov2", "evaluate.probe.stride=32", *small)
     assert rows[0]["protocol"] == "dinov2, 2 iterations, stride 32, fitted on train"
@@ -70,7 +70,7 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
     voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = ["tokencut", "--backbone", VIT, "--data", str(voc), "--out", str(out), "--workers", "1"]
+    command = ["eval", "tokencut", VIT, "--data", str(voc), "--out", str(out), "--workers", "1"]
     command += ["evaluate.tokencut.tau=[0.2, 0.5]", "evaluate.tokencut.facet=[key, value]"]
     command += ["evaluate.tokencut.lost_k=20", "evaluate.tokencut.overlays=1", "evaluate.tokencut.split=val"]
     rows = [row for row in results(capsys, *command) if not str(row["model"]).startswith("baseline")]
@@ -93,10 +93,9 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
 def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = [
+        "eval",
         "tokencut",
-        "--backbone",
         VIT,
-        "--backbone",
         OTHER,
         "--data",
         str(voc),
@@ -119,7 +118,7 @@ def test_rows_say_how_many_broken_images_are_left_out(
     shutil.copytree(voc, data)
     broken = min((data / "VOC2012" / "Annotations").glob("*.xml"))
     broken.write_text(broken.read_text().replace("<xmax>", "<xmax>9"))
-    command = ["tokencut", "--backbone", VIT, "--data", str(data), "--out", str(tmp_path / "out"), "--blocks", "2"]
+    command = ["eval", "tokencut", VIT, "--data", str(data), "--out", str(tmp_path / "out"), "--blocks", "2"]
     assert main([*command, "-q"]) == 3
     error = capsys.readouterr().err
     assert str(broken) in error
@@ -136,7 +135,7 @@ def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             for index in range(count):
                 pixels = np.clip(rng.normal(shade, 20, (40, 40, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{index}.png")
-    command = ["knn", "--backbone", VIT, "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    command = ["eval", "knn", VIT, "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     rows = results(capsys, *command, "evaluate.knn.k=[3]", "evaluate.knn.size=32")
     models = [row for row in rows if not str(row["model"]).startswith("baseline: ")]
     assert {row["block"] for row in models} == {"1", "2"}
@@ -146,7 +145,7 @@ def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = voc / "VOC2012" / "JPEGImages"
     out = tmp_path / "out"
-    command = ["gallery", "--backbone", VIT, "--backbone", OTHER, "--data", str(images), "--out", str(out)]
+    command = ["gallery", VIT, OTHER, "--data", str(images), "--out", str(out)]
     assert main([*command, "gallery.first=2", "evaluate.probe.size=64", "-q"]) == 0
     front = Path(capsys.readouterr().out.split("page: ")[1].strip())
     assert (front, "url=gallery/index.html" in front.read_text()) == (out.resolve() / "index.html", True)
@@ -168,7 +167,7 @@ def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.Capture
 def test_features_export_and_models(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = voc / "VOC2012" / "JPEGImages"
     out = tmp_path / "features"
-    command = ["features", "export", "--backbone", VIT, "--data", str(images), "--out", str(out)]
+    command = ["features", "export", VIT, "--data", str(images), "--out", str(out)]
     assert main([*command, "--blocks", "1,2", "--facet", "key", "--mode", "native", "-q"]) == 0
     store = FeatureStore.open(out)
     assert (store.facet, tuple(store.blocks), len(store.ids)) == ("key", (1, 2), 12)
@@ -223,8 +222,8 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = [
+        "eval",
         "correspondence",
-        "--backbone",
         "timm:vit_tiny_patch16_224,pretrained=false",
         "--out",
         str(tmp_path / "o"),

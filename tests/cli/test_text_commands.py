@@ -11,7 +11,8 @@ import pytest
 HEAVY = ("torch", "timm", "torchvision", "transformers", "scipy", "sklearn", "matplotlib", "faiss")
 QUICK = str(Path(__file__).parents[2] / "dinoskip" / "configs" / "quick.yaml")
 HELP = (
-    ["--help"], ["run", "--help"], ["pretrain", "--help"], ["probe", "--help"], ["gallery", "--help"],
+    ["--help"], ["run", "--help"], ["pretrain", "--help"],
+    ["eval", "--help"], ["eval", "probe", "--help"], ["gallery", "--help"],
     ["features", "export", "--help"], ["analyze", "--help"], ["submit", "--help"], ["paper", "--help"],
 )  # fmt: skip
 COMMANDS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.geometry import LabelledNormals
 from dinoskip.data.multicrop import WorkerCrops
 from dinoskip.data.view_targets import WithTargets
-from dinoskip.training.objectives import AnyObjective
-from eval.depth import augment as depth
-from eval.depth.config import DepthConfig
-from eval.normals import augment as normals
-from eval.normals.config import NormalsConfig
+from dinoskip.training.objectives import OBJECTIVES
+from dinoskip_dense.depth import augment as depth
+from dinoskip_dense.depth.config import DepthConfig
+from dinoskip_dense.normals import augment as normals
+from dinoskip_dense.normals.config import NormalsConfig
 from eval.probe import crops as probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
 from tests.helpers.tiny import REQUIRED
@@ -26,7 +26,6 @@ from tests.helpers.tiny import REQUIRED
 SIZE, BATCH = 32, 50
 SMALL = {"dino": "crops", "ibot": "crops", "mae": "crop_size", "patch_contrast": "crop_size",
          "distill": "crop_size"}  # fmt: skip
-OBJECTIVES = {kind.model_fields["objective"].default: kind for kind in get_args(AnyObjective)}
 
 
 def picture(number: int) -> np.ndarray:

@@ -125,7 +125,7 @@ def test_the_leader_must_be_clearly_above_its_own_start(starts: tuple[float, ...
     leader, other = network("a", *HIGH, starts=starts), network("bb", *LOW, starts=(0.9, 0.9, 0.9))
     found = verdict(other, leader) if flip else verdict(leader, other)
     assert found.word == (WORSE if flip and word == BETTER else word)
-    assert found.why.startswith("a is not clearly above its own start (") is (word == UNDECIDED)
+    assert found.why.startswith("a is not clearly above its own initialisation (") is (word == UNDECIDED)
 
 
 def test_starts_are_paired_by_seed() -> None:
@@ -161,7 +161,7 @@ def test_a_lifeless_network_is_dead_until_a_gain_is_known(starts: tuple[float, .
     leader = network("a", *HIGH, starts=starts, row=row)
     assert leader.is_dead is dead
     found = verdict(leader, network("bb", *LOW))
-    assert (found.word, found.why) == ((UNDECIDED, "a is dead") if dead else (BETTER, ""))
+    assert (found.word, found.why) == ((UNDECIDED, "a has collapsed") if dead else (BETTER, ""))
     lost = verdict(network("bb", 0.9, 0.91, 0.905), leader)
     assert lost.word == BETTER, "a dead network still loses"
     assert not replace(leader, now=network("a", *HIGH).now).is_dead, "its tokens are not alike"

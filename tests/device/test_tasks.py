@@ -20,7 +20,7 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results.rows import rows_in
 from dinoskip.settings.config import RawConfig
-from dinoskip.settings.tasks import OWN
+from dinoskip.settings.tasks import tasks
 from tests.helpers.pretended_device import PretendedDevice
 
 PLACES = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -110,7 +110,7 @@ def allowed(place: str, metric: str, value: float) -> float:
     return max(3.0, 0.05 * value) if value > 5 else 0.05 * value + 0.01
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [record.name for record in tasks()])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_gives_the_rows_of_a_cpu(place: str, name: str, tmp_path: Path) -> None:
     wanted = by_key(outputs(tmp_path / "cpu", name, [name], "cpu"))

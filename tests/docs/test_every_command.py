@@ -46,6 +46,7 @@ NOT_RUN = {
 }  # fmt: skip
 """Commands that are not run, and why."""
 RUN_ELSEWHERE = {
+    "docs/change_a_loss.md": "tests/docs/test_change_a_loss.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
     "docs/extending.md": "tests/house/test_extending.py",
     "docs/examples.md": "tests/docs/test_examples.py",

@@ -41,6 +41,7 @@ STAND_INS = {
 }
 """What each page's examples are run with, in place of what they say: no downloads, small networks."""
 ELSEWHERE = {
+    "docs/change_a_loss.md": "tests/docs/test_change_a_loss.py",
     "docs/extending.md": "tests/house/test_extending.py",
     "docs/features.md": "tests/features/test_export.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
@@ -115,7 +116,7 @@ def test_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_images(tmp_path / "photos", 3)
     spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
-    command = ["features", "export", "--backbone", spec, "--data", "photos", "--out", "runs/features", "--size", "48"]
+    command = ["features", "export", spec, "--data", "photos", "--out", "runs/features", "--size", "48"]
     assert main([*command, "--device", "cpu"]) == 0
     run("docs/gallery.md", {})
     assert "First look" in (tmp_path / "gallery" / "index.html").read_text()

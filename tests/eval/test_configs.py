@@ -9,9 +9,9 @@ import pytest
 from dinoskip.errors import ConfigError
 from dinoskip.features import Transform
 from dinoskip.settings.config import Config, RawConfig, validate
-from eval.cluster import ClusteringConfig
-from eval.depth import DepthConfig
-from eval.depth.config import PROTOCOLS
+from dinoskip_dense.cluster import ClusteringConfig
+from dinoskip_dense.depth import DepthConfig
+from dinoskip_dense.depth.config import PROTOCOLS
 from eval.knn.config import KnnConfig
 from eval.online.config import OnlineConfig
 from eval.retrieval.config import RetrievalConfig

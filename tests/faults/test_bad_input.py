@@ -44,7 +44,7 @@ def voc(tmp_path: Path) -> Path:
 def probe(capsys: pytest.CaptureFixture[str], voc: Path, *more: str) -> str:
     out = voc.parent.parent / "out"
     small = ["evaluate.probe.size=64", "evaluate.probe.epochs=1"]
-    return failed(capsys, 3, "probe", "--backbone", VIT, "--data", str(voc), "--out", str(out), *small, *more)
+    return failed(capsys, 3, "eval", "probe", VIT, "--data", str(voc), "--out", str(out), *small, *more)
 
 
 def first(folder: Path) -> Path:
@@ -90,7 +90,7 @@ def test_image_smaller_than_a_patch(voc: Path, capsys: pytest.CaptureFixture[str
     image = first(voc / "JPEGImages")
     Image.open(image).resize((8, 8)).save(image)
     out = str(voc.parent / "out")
-    line = failed(capsys, 3, "tokencut", "--backbone", VIT, "--data", str(voc), "--out", out)
+    line = failed(capsys, 3, "eval", "tokencut", VIT, "--data", str(voc), "--out", out)
     assert image.name in line
     assert "patch" in line
 
@@ -99,7 +99,7 @@ def test_damaged_annotation(voc: Path, capsys: pytest.CaptureFixture[str]) -> No
     annotation = first(voc / "Annotations")
     annotation.write_text('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>')
     out = str(voc.parent / "out")
-    assert annotation.name in failed(capsys, 3, "tokencut", "--backbone", VIT, "--data", str(voc), "--out", out)
+    assert annotation.name in failed(capsys, 3, "eval", "tokencut", VIT, "--data", str(voc), "--out", out)
 
 
 def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "depth" in failed(capsys, 2, "analyze", "--depth", "0")
     (tmp_path / "file").write_text("x")
     assert "file" in failed(capsys, 2, "data", "scenes", str(tmp_path / "file"))
-    assert "--out" in failed(capsys, 2, "knn", "--backbone", VIT, "--data", "x", "--out", str(tmp_path / "my out"))
+    assert "--out" in failed(capsys, 2, "eval", "knn", VIT, "--data", "x", "--out", str(tmp_path / "my out"))
 
 
 def test_empty_folder_and_wrong_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,6 @@ def test_empty_folder_and_wrong_blocks(tmp_path: Path, capsys: pytest.CaptureFix
     common = [
         "features",
         "export",
-        "--backbone",
         VIT,
         "--data",
         str(tmp_path / "empty"),
@@ -143,7 +142,7 @@ def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "other.pth")
     for spec in (f"weights:{tmp_path}/other.safetensors", f"dino:{tmp_path}/other.pth"):
         places = ["--data", str(tmp_path / "photos"), "--out", str(tmp_path / "o")]
-        line = failed(capsys, 3, "features", "export", "--backbone", spec, *places)
+        line = failed(capsys, 3, "features", "export", spec, *places)
         assert "other" in line
 
 
@@ -197,7 +196,7 @@ def _start(*arguments: str, **more: object) -> "subprocess.Popen[str]":
 
 def test_full_disk_during_export(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images", 4)
-    common = ["features", "export", "--backbone", VIT, "--data", str(images), "--out", str(tmp_path / "o")]
+    common = ["features", "export", VIT, "--data", str(images), "--out", str(tmp_path / "o")]
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

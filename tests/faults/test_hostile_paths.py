@@ -28,12 +28,13 @@ SECONDS = 60.0  # for one command, which takes less than one; the first may impo
 MEMORY = 4 << 30  # bytes that all commands of a process may take besides what it began with
 NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
 IS_A_PATH = {
-    "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER", "KIND:DIR",
-    "SPEC", "BACKBONE",
+    "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER",
+    "STUDY|STORE", "KIND:DIR", "NETWORK",
 }  # fmt: skip
-PATHS_WITHOUT = {"config", "out", "spec", "folder", "output"}
+PATHS_WITHOUT = {"config", "out", "folder", "output"}
 """Positional arguments without a name of their own for the help that are paths."""
 NO_PATH = {
+    "ID,ID", "NAME,NAME", "MM", "PT", "T",
     "a.b=value", "NAME", "STAGE", "KEY", "X", "F,F", "T,T", "W,W", "LIST", "TEXT", "ID", "WORD", "COMMAND", "NORM", "N",
     "name", "blocks", "facet", "model",
 }  # fmt: skip
@@ -44,9 +45,10 @@ GOOD = {
     "report": ["STUDY"], "gc": ["STUDY"], "settings": ["probe"],
     "pretrain": ["--data", "PHOTOS", "--out", "NEW", "pretrain.epochs=1"],
     "supervise": ["--data", "CLASSES", "--out", "NEW"], "submit": ["--dry-run", "run", "STUDY"], "requeue": ["NEW"],
-    "features export": ["--backbone", NETWORK, "--data", "PHOTOS", "--out", "NEW"],
+    "features export": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
     "features convert": ["EMPTY", "NEW"],
-    "gallery": ["--backbone", NETWORK, "--kind", "images", "--data", "PHOTOS", "--out", "NEW"],
+    "gallery": [NETWORK, "--kind", "images", "--data", "PHOTOS", "--out", "NEW"],
+    "figure": ["EMPTY", "--out", "NEW"],
     "compare": ["EMPTY", "EMPTY"], "board": ["ROWS", "--out", "NEW"], "paper": ["EMPTY", "--out", "NEW"],
     "analyze": [NETWORK, "--data", "PHOTOS", "--size", "32", "--count", "1"],
     "data check": ["images", "--data", "PHOTOS"], "data prepare": ["voc2012", "LIST", "--out", "NEW"],
@@ -55,8 +57,20 @@ GOOD = {
     "models convert": [NETWORK, "NEW"], "verify": ["EMPTY"], "doctor": [],
 }  # fmt: skip
 """A command's arguments, all of which it could take: words in capitals are files made for the test."""
-TASK = ["--backbone", NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
-FOLDERS_ARE_FINE = {"DIR", "FOLDER", "ROOT", "ROW", "ROWS", "STUDY_FOLDER", "STORE", "STUDY", "spec", "out", "folder"}
+TASK = [NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
+FOLDERS_ARE_FINE = {
+    "STUDY|STORE",
+    "DIR",
+    "FOLDER",
+    "ROOT",
+    "ROW",
+    "ROWS",
+    "STUDY_FOLDER",
+    "STORE",
+    "STUDY",
+    "out",
+    "folder",
+}
 
 
 @cache
@@ -107,8 +121,8 @@ def _variants(command: str, option: str, hostile: str) -> Iterator[list[str]]:
     metavar = next(kind for name, at, kind in _every() if (name, at) == (command, option))
     given = [hostile, f"weights:{hostile}", f"dino:{hostile}", f"run:{hostile}", f"hf:{hostile}",
              f"python:{hostile}:f", f"{NETWORK.replace('depth=1', 'depth=2')},file={hostile}"]  # fmt: skip
-    for text in given if metavar in {"SPEC", "BACKBONE", "spec"} and command == "models show" else given[:2]:
-        if text != hostile and metavar not in {"SPEC", "BACKBONE", "spec"}:
+    for text in given if metavar == "NETWORK" and command == "models show" else given[:2]:
+        if text != hostile and metavar != "NETWORK":
             continue
         text = f"folder:{text}" if metavar == "KIND:DIR" else text
         if not option.startswith("-"):

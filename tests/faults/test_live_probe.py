@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_stopped_by_sigterm(tmp_path: Path) -> None:
     assert main(["data", "scenes", str(tmp_path / "voc"), "images=8", "size=64", "val_fraction=0.5", "-q"]) == 0
     out = tmp_path / "out"
-    command = ["probe", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=1", "--protocol", "dinov2"]
+    command = ["eval", "probe", "timm:vit_tiny_patch16_224,pretrained=false,depth=1", "--protocol", "dinov2"]
     command += ["--data", str(tmp_path / "voc"), "--out", str(out), "--device", "cpu"]
     command += ["evaluate.probe.size=32", "evaluate.probe.stride=32"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -69,7 +69,7 @@ def test_malicious_inputs_object_array(sentinel: Path, tmp_path: Path, capsys: p
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
     store = tmp_path / "store"
-    made = ["features", "export", "--backbone", VIT, "--data", tmp_path / "images", "--out", store, "-q"]
+    made = ["features", "export", VIT, "--data", tmp_path / "images", "--out", store, "-q"]
     assert main([str(part) for part in made]) == 0
     np.save(store / "tokens_block1.npy", np.array([Evil(sentinel)], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"tokens_block1.npy"):
@@ -111,7 +111,7 @@ def test_malicious_inputs_configuration(
 def test_malicious_inputs_selectors_with_path_parts(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = "name: a\ndata: {scenes: {kind: scenes}}\npretrain: {dataset: scenes}\n"
+    study = "name: a\ndata: {scenes: {kind: scenes}}\npretrain: {dataset: scenes, batch_size: 4}\n"
     (tmp_path / "study.yaml").write_text(study)
     refused(capsys, 2, "../../x", "run", tmp_path / "study.yaml", f"output={tmp_path}", option, "../../x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["study.yaml"]

@@ -114,12 +114,16 @@ def test_a_second_signal_in_a_slow_save_stops_within_five_seconds(
 
 @contextmanager
 def torchrun(images: Path, run_dir: Path, save_seconds: float, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Two ranks under a real agent; afterwards nothing of it is left."""
+    """Two ranks under a real agent; afterwards nothing of it is left.
+
+    They run a module, not a file: the folder of a file would come first where modules are looked for, and one beside
+    it is named as one of Python's.
+    """
     config = run_dir.with_name("job.json")
     config.write_text(json.dumps(tiny_job(skip=False, checkpoint_every_steps=None, epochs=200).model_dump(mode="json")))
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options,
-        slow_pretrain.__file__, "pretrain", str(config), "--data", str(images), "--out", str(run_dir),
+        "--module", slow_pretrain.__name__, "pretrain", str(config), "--data", str(images), "--out", str(run_dir),
         "--device", "cpu",
     ]  # fmt: skip
     env = os.environ | {

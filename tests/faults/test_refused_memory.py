@@ -44,7 +44,16 @@ def _system() -> None:
     raise OSError(12, os.strerror(12))
 
 
-@pytest.mark.parametrize("ask", [_numpy, _torch, _python, _wrapped, _library, _system], ids=lambda ask: ask.__name__)
+def _open_files() -> None:
+    try:
+        raise OSError(24, os.strerror(24), "a.png")
+    except OSError as error:
+        raise RuntimeError("the loader failed") from error
+
+
+@pytest.mark.parametrize(
+    "ask", [_open_files, _numpy, _torch, _python, _wrapped, _library, _system], ids=lambda ask: ask.__name__
+)
 def test_a_command_says_it_in_one_line(
     ask: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,7 +64,7 @@ def test_a_command_says_it_in_one_line(
     monkeypatch.setattr(cli, "_parse", lambda argv: Parsed())
     assert cli.main(["any"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: the system refused memory")
+    assert err.startswith(f"error: the system refused {'one more open file' if ask is _open_files else 'memory'}")
     assert err.count("\n") == 1
 
 
@@ -70,7 +79,7 @@ def _with_little(megabytes: int, folder: str) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, ((used + (megabytes << 20)),) * 2)
     spec = "timm:vit_base_patch16_224,pretrained=false"
-    arguments = ["features", "export", "--backbone", spec, "--data", "photos", "--out", "out", "-q"]
+    arguments = ["features", "export", spec, "--data", "photos", "--out", "out", "-q"]
     with open("said", "w") as said:
         os.dup2(said.fileno(), 2)
         code = cli.main(arguments)

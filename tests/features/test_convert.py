@@ -29,7 +29,7 @@ SPEC = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("features")
     make_images(place / "photos", 3)
-    command = ["features", "export", "--backbone", SPEC, "--data", str(place / "photos"), "--out", str(place / "store")]
+    command = ["features", "export", SPEC, "--data", str(place / "photos"), "--out", str(place / "store")]
     assert main([*command, "--size", "32", "--device", "cpu", "-q"]) == 0
     return place / "store"
 

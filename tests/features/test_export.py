@@ -262,11 +262,19 @@ def test_readers_in_the_documentation(tmp_path: Path, backbone: Backbone, images
                 np.testing.assert_array_equal(names.pop("image"), store.tokens(1, 1))
 
 
-def test_the_numpy_reader_is_five_lines() -> None:
+def test_the_numpy_reader_reads_a_store_of_two_facets(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+    export(backbone, images([(24, 24), (24, 24)]), tmp_path / "store", [1], facet=["key", "out"])
+    names = {"store": tmp_path / "store", "block": 1, "i": 1}
+    exec(readers()[0], names)
+    store = FeatureStore.open(tmp_path / "store", facet="key")
+    np.testing.assert_array_equal(names["image"], store.tokens(1, 1))
+
+
+def test_the_numpy_reader_is_six_lines() -> None:
     lines = [line for line in readers()[0].splitlines() if line]
     assert lines[0] == "import json, numpy as np"
     assert [line for line in lines if "import" in line] == lines[:1]
-    assert len(lines) == 5 + 2, "and two for bfloat16"
+    assert len(lines) == 6 + 2, "and two for bfloat16"
 
 
 def test_other_sizes_are_pillows(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
@@ -318,7 +326,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_start(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
     spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
-    command = ["features", "export", "--backbone", spec, "--data", str(images([(32, 32)]).root)]
+    command = ["features", "export", spec, "--data", str(images([(32, 32)]).root)]
     assert main([*command, "--out", str(tmp_path / "store"), "--size", "32", "--dtype", "float32"]) == 0  # 3,840 bytes
     capsys.readouterr()
     assert main([*command, "--out", str(tmp_path / "larger"), "--size", "64", "--dtype", "float32"]) == 6

@@ -24,7 +24,7 @@ NATIVE = [(32, 32), (16, 48), (32, 32), (32, 32), (20, 31), (16, 48), (32, 32), 
 
 
 def command(images: Path, out: Path, *more: str) -> list[str]:
-    export = ["features", "export", "--backbone", VIT, "--data", str(images), "--out", str(out)]
+    export = ["features", "export", VIT, "--data", str(images), "--out", str(out)]
     return [*export, "--batch", "1", "--mode", "native", "--device", "cpu", *more]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eval.depth.scores import NAMES
-from tests.golden.test_depth import OURS
+from dinoskip_dense.depth.scores import NAMES
+from plugins.dense.tests.golden.test_depth import OURS
 from tests.helpers.golden import recorded
 
 COUNTS = [

@@ -106,10 +106,11 @@ ON_A_DEVICE = {"pretrain", "supervise", "run", "gallery", "look"}
 def _inputs_of(command: Command, name: str) -> list[str]:
     """What a command of this name reads and writes; empty where it is another or says less than all."""
     words = shlex.split(command.text)
-    needed = ("--backbone", "--data", "--out")
-    if words[1] != name or not set(needed) <= set(words):
+    needed = ("--data", "--out")
+    place = 2 if words[1] == "eval" else 1
+    if words[place : place + 1] != [name] or not set(needed) <= set(words):
         return []
-    return [words[words.index(option) + step] for option in needed for step in (0, 1)]
+    return [words[place + 1], *(words[words.index(option) + step] for option in needed for step in (0, 1))]
 
 
 def smaller(command: Command, before: list[Command]) -> list[str]:
@@ -118,13 +119,14 @@ def smaller(command: Command, before: list[Command]) -> list[str]:
     for written, stand_in in STAND_INS.items():
         text = re.sub(written, stand_in, text)
     words = shlex.split(text)[1:]
+    name = words[1] if words[0] == "eval" else words[0]
     if "..." in words:
         options = [given for one in reversed(before) if one.page == command.page
-                   if (given := _inputs_of(one, words[0]))]  # fmt: skip
+                   if (given := _inputs_of(one, name))]  # fmt: skip
         at = words.index("...")
         words = [*words[:at], *options[0], *words[at + 1 :]]
-    extra = shlex.split(SMALLER.get(words[0], ""))
-    if "--protocol" in words and words[0] == "probe":
+    extra = shlex.split(SMALLER.get(name, ""))
+    if "--protocol" in words and name == "probe":
         extra = ["evaluate.probe.size=48", "evaluate.probe.iterations=2", "evaluate.probe.stride=48"]
     if words[0] == "submit" or (words[0] == "run" and "configs/paper" in text):
         extra = ["--dry-run"]  # a cluster; studies that tests/pipeline/test_shipped.py runs
@@ -132,7 +134,7 @@ def smaller(command: Command, before: list[Command]) -> list[str]:
         words[1] = f"NAME{len(before)}"
     if words[0] in {"pretrain", "supervise"}:  # a new run each: pages give one name to several
         words[words.index("--out") + 1] = f"made/{len(before)}"
-    if words[0] in set(SMALLER) | ON_A_DEVICE:
+    if name in set(SMALLER) | ON_A_DEVICE:
         extra = [*extra, "--device", "cpu"]
     at = words.index("--") if "--" in words else len(words)
     return [*words[:at], *extra, *words[at:]]
@@ -185,8 +187,8 @@ def make_place(place: Path) -> None:
     for name in ("skip", "skipless"):
         skip = [] if name == "skip" else ["model.skip=false"]
         assert main(["pretrain", "--data", "photos", "--out", f"runs/{name}", *network, *skip, "--device", "cpu"]) == 0
-    knn = ["knn", "--data", "imagenette", *shlex.split(SMALLER["knn"]), "--device", "cpu"]
+    knn = ["eval", "knn", "--data", "imagenette", *shlex.split(SMALLER["knn"]), "--device", "cpu"]
     for name, backbone in (("A", "run:runs/skip"), ("B", "run:runs/skipless")):
-        assert main([*knn, "--backbone", backbone, "--out", name]) == 0
+        assert main([*knn, backbone, "--out", name]) == 0
     for other in ("runs/paper", "runs/backbones", "other/runs/paper"):
         shutil.copytree(place / "A", place / other)

@@ -19,9 +19,11 @@ from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
+from dinoskip.pipeline.words import variant_words
 from dinoskip.results.rows import EvalResult, read_rows
-from visualize.paper.others import OTHERS
-from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, PUBLISHED, SKIP, PublishedNumber
+from dinoskip_papers.others import OTHERS
+from dinoskip_papers.published import EPOCHS, PUBLISHED, PublishedNumber
+from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 ROLES = {(True, "trunc_normal"): SKIP, (False, "trunc_normal"): DEFAULT, (False, "skipless"): INITIALISED}
@@ -209,7 +211,8 @@ def _printed(text: str, title: str) -> list[dict[str, str]]:
 def _measures(result: Filled, expected: Expected, rows: list[EvalResult], text: str) -> None:
     """What is measured for other papers: ln κ of the tokens, their tables, epochs to an accuracy, rounded networks."""
     study, trained = expected.sections, [one.name for one in expected.variants if one.model]
-    tokens = {line["variant"]: line for line in _printed(text, "Condition of the tokens, ln κ")}
+    named = {words: name for name, words in variant_words(expected.variants).items()}
+    tokens = {named[line["variant"]]: line for line in _printed(text, "Condition of the tokens, ln κ")}
     for name in trained:
         result.need("ln κ", all(_number(tokens.get(name, {}).get(side)) for side in ("in", "out")), name)
     measured = {name: {f"ln κ {side}": value for side, value in tokens.get(name, {}).items()} for name in trained}
@@ -218,7 +221,7 @@ def _measures(result: Filled, expected: Expected, rows: list[EvalResult], text: 
     for name in (one for one in study.report.compare if one in OTHERS):
         _other_table(result, name, {key.rpartition("-")[0]: own for key, own in measured.items()}, text)
     if expected.supervised and expected.recipe.online_every and len(trained) > 1:
-        reached = {line["variant"]: line for line in _printed(text, "Epochs to an accuracy")}
+        reached = {named[line["variant"]]: line for line in _printed(text, "Epochs to an accuracy")}
         for name in trained:
             result.need("epochs to an accuracy", _number(reached.get(name, {}).get("final top-1")), name)
     if study.analyze.quantise is not None:

@@ -12,6 +12,7 @@ from dinoskip.io.files import load_tensors, read_json, sha256_bytes, verify_mani
 from dinoskip.runtime.console import read_metrics
 from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training import PretrainJob
+from dinoskip.training.objectives import OBJECTIVES
 
 STEPS = 12
 SIDE_FILES = {"teacher.safetensors", "student.safetensors", "head.safetensors", "optimizer.safetensors"}
@@ -39,7 +40,7 @@ def tiny_job(seed: int = 1, skip: bool = True, **pretrain: Any) -> PretrainJob:
     return PretrainJob.model_validate({"seed": seed, "model": model, "optimizer": {"lr": 0.02}, "pretrain": settings})
 
 
-SMALL_OBJECTIVES: dict[str, dict[str, Any]] = {
+_SMALL: dict[str, dict[str, Any]] = {
     "ibot": {"out_dim": 32, "hidden_dim": 16, "bottleneck_dim": 8, "freeze_last_layer": 0,
              "crops": {"global_size": 32, "local_size": 16, "num_local": 1}},
     "mae": {"crop_size": 32, "decoder_dim": 32, "decoder_depth": 1},
@@ -49,8 +50,9 @@ SMALL_OBJECTIVES: dict[str, dict[str, Any]] = {
         {"backbone": "timm:vit_tiny_patch16_224,pretrained=false,seed=1,img_size=32,depth=2",
          "standardise": "phi_s", "patches": "mse", "cls": "smooth_l1"}]},
 }  # fmt: skip
-"""Settings of the other objectives with which a step takes milliseconds; their crops are of 32 pixels."""
-REQUIRED: dict[str, dict[str, Any]] = {"distill": {"teachers": SMALL_OBJECTIVES["distill"]["teachers"]}}
+SMALL_OBJECTIVES = {name: settings for name, settings in _SMALL.items() if name in OBJECTIVES}
+"""Settings of the other installed objectives with which a step takes milliseconds; their crops are of 32 pixels."""
+REQUIRED: dict[str, dict[str, Any]] = {"distill": {"teachers": _SMALL["distill"]["teachers"]}}
 """Settings without which an objective is not."""
 
 

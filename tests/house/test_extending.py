@@ -48,7 +48,9 @@ def test_the_page_shows_the_packages_examples() -> None:
 
 def test_every_example_is_complete(tmp_path: Path) -> None:
     said = dinoskip(tmp_path, "dinoskip.testing", "--plugin", str(PARTS)).stdout
-    assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["ok"] * 9
+    found = [line.rpartition(": ")[2] for line in said.splitlines()]
+    assert set(found) == {"ok"}
+    assert len(found) > 9, "our own plug-ins, and the page's nine parts"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,9 @@ def test_commands(folder: Path) -> None:
     said = dinoskip(folder, "dinoskip", "data", "check", "beside", "--data", "photos", *plugin).stdout
     assert "photos notes val: 2 images, 2 read: ok" in said
     assert dinoskip(folder, "dinoskip", "hello", "you", *plugin).stdout == "hello you\n"
-    assert "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "smoothness", "--help", *plugin).stdout
+    assert (
+        "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "eval", "smoothness", "--help", *plugin).stdout
+    )
 
 
 # --- a package of a stranger's -------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def tried(folder: Path) -> Path:
 
 def test_an_installed_package_is_found_and_gone_when_it_is_removed(site: Path, tmp_path: Path) -> None:
     study = tried(tmp_path)
-    assert "smoothness" in dinoskip(tmp_path, "dinoskip", "--help", path=site).stdout
+    assert "smoothness" in dinoskip(tmp_path, "dinoskip", "eval", "--help", path=site).stdout
     said = dinoskip(tmp_path, "dinoskip", "run", str(study), "-q", path=site).stdout
     (row,) = rows(tmp_path / "runs" / "tried", "smoothness")
     assert row.shown in said

@@ -19,9 +19,9 @@ from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DinoSchedules
 from dinoskip.training.patch_contrast_config import PatchContrastConfig
 from dinoskip.training.supervised_config import SupervisedJob
-from eval.depth.config import DepthConfig
+from dinoskip_dense.depth.config import DepthConfig
+from dinoskip_dense.normals.config import NormalsConfig
 from eval.knn.config import KnnConfig
-from eval.normals.config import NormalsConfig
 from eval.probe.config import ProbeConfig
 from eval.retrieval.config import RetrievalConfig
 from eval.tokencut.config import TokenCutConfig
@@ -56,36 +56,44 @@ IN_CODE = {
     "dinoskip.data.augment:MEAN": [0.485, 0.456, 0.406],  # DataAugmentationDINO
     "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
     "eval.knn.classify:knn_predictions.temperature": 0.07,  # eval_knn.py
-    "dinoskip.data.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
-    "dinoskip.data.masks:TRIES": 10,
+    "dinoskip_objectives.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
+    "dinoskip_objectives.masks:TRIES": 10,
     "dinoskip.init.calibrated:calibrated_.centring": 0.5,  # docs/initialisations.md
     "dinoskip.init.calibrated:calibrated_.gain": 1.0,
     "dinoskip.init.calibrated:calibrated_.diagonal": 0.5,
     "dinoskip.init.calibrated:calibrated_.max_scale": 4.0,
     "dinoskip.init.calibrated:calibrated_.c": 3.0,
     "dinoskip.init.calibrated:_MIXING": 0.5,
-    "eval.saliency.solver:SIGMA_PLACE": 16,  # TokenCut's bilateral_solver.py
-    "eval.saliency.solver:SIGMA_LUMA": 16,
-    "eval.saliency.solver:SIGMA_CHROMA": 8,
-    "eval.saliency.solver:SMOOTHNESS": 256.0,
-    "eval.saliency.solver:CONFIDENCE": 0.999,
-    "eval.saliency.solver:LEAST_DIAGONAL": 1e-5,
-    "eval.saliency.solver:BALANCING": 10,
-    "eval.saliency.solver:ITERATIONS": 25,
-    "eval.saliency.solver:TOLERANCE": 1e-5,
-    "eval.objects.masks:OVERLAP": 0.5,  # CutLER's maskcut.py: IoU with the mask before
-    "eval.objects.masks:LEAST_AREA": 0.01,
-    "eval.objects.masks:CORNERS": 3,
-    "eval.objects.evaluation:_KEPT": 0.5,  # IoU with the mask after the CRF or filling
-    "eval.normals.augment:_STRENGTH": 0.2,  # probe3d's ColorJitter
-    "eval.normals.augment:_SMALLEST": 0.5,
-    "eval.depth.augment:_BORDER": (45 / 480, 472 / 480, 43 / 640, 608 / 640),  # DINOv2's depther: NYUCrop, ColorAug
-    "eval.depth.augment:_GAMMA": (0.9, 1.1),
-    "eval.depth.augment:_BRIGHTNESS": (0.75, 1.25),
-    "eval.depth.augment:_CHANNELS": (0.9, 1.1),
-    "eval.depth.fit:_INIT_DEVIATION": 0.01,
-    "eval.video.scores:_TOLERANCE": 0.008,  # DAVIS 2017's bound_th
-    "eval.video.frames:_AS_CODED": ((0.485, 0.456, 0.406), (0.228, 0.224, 0.225)),  # eval_video_segmentation.py
+    "dinoskip_dense.saliency.solver:SIGMA_PLACE": 16,  # TokenCut's bilateral_solver.py
+    "dinoskip_dense.saliency.solver:SIGMA_LUMA": 16,
+    "dinoskip_dense.saliency.solver:SIGMA_CHROMA": 8,
+    "dinoskip_dense.saliency.solver:SMOOTHNESS": 256.0,
+    "dinoskip_dense.saliency.solver:CONFIDENCE": 0.999,
+    "dinoskip_dense.saliency.solver:LEAST_DIAGONAL": 1e-5,
+    "dinoskip_dense.saliency.solver:BALANCING": 10,
+    "dinoskip_dense.saliency.solver:ITERATIONS": 25,
+    "dinoskip_dense.saliency.solver:TOLERANCE": 1e-5,
+    "dinoskip_dense.objects.masks:OVERLAP": 0.5,  # CutLER's maskcut.py: IoU with the mask before
+    "dinoskip_dense.objects.masks:LEAST_AREA": 0.01,
+    "dinoskip_dense.objects.masks:CORNERS": 3,
+    "dinoskip_dense.objects.evaluation:_KEPT": 0.5,  # IoU with the mask after the CRF or filling
+    "dinoskip_dense.normals.augment:_STRENGTH": 0.2,  # probe3d's ColorJitter
+    "dinoskip_dense.normals.augment:_SMALLEST": 0.5,
+    "dinoskip_dense.depth.augment:_BORDER": (
+        45 / 480,
+        472 / 480,
+        43 / 640,
+        608 / 640,
+    ),  # DINOv2's depther: NYUCrop, ColorAug
+    "dinoskip_dense.depth.augment:_GAMMA": (0.9, 1.1),
+    "dinoskip_dense.depth.augment:_BRIGHTNESS": (0.75, 1.25),
+    "dinoskip_dense.depth.augment:_CHANNELS": (0.9, 1.1),
+    "dinoskip_dense.depth.fit:_INIT_DEVIATION": 0.01,
+    "dinoskip_video.video.scores:_TOLERANCE": 0.008,  # DAVIS 2017's bound_th
+    "dinoskip_video.video.frames:_AS_CODED": (
+        (0.485, 0.456, 0.406),
+        (0.228, 0.224, 0.225),
+    ),  # eval_video_segmentation.py
     "dinoskip.results.estimates:LEAST": 6,  # docs/report.md
     "dinoskip.decisions.cross_fitting:LEAST_TO_CHOOSE": 30,
     "dinoskip.decisions.cross_fitting:SPLITS": 50,

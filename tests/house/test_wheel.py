@@ -94,7 +94,7 @@ def test_with_the_declared_dependencies_alone(dist: Path, tmp_path: Path) -> Non
     code = f"import importlib.util as i; print([name for name in {extras} if i.find_spec(name)])"
     assert do(str(python), "-c", code).strip() == "[]"
     dinoskip = str(tmp_path / "venv" / "bin" / "dinoskip")
-    assert "commands:" in do(dinoskip, "--help")
+    assert "train one network:" in do(dinoskip, "--help")
     assert "page: " in do(dinoskip, "demo", "--quick")
     assert (here / "runs" / "quick" / "index.html").is_file()
 
@@ -110,18 +110,19 @@ def run(site: Path, cwd: Path, *arguments: str) -> str:
 
 def test_holds_everything(site: Path) -> None:
     found = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
-    for package in ("dinoskip", "eval", "visualize"):
-        for path in (ROOT / package).rglob("*"):
+    packages = [*(ROOT / name for name in ("dinoskip", "eval", "visualize")), *ROOT.glob("plugins/*/dinoskip_*")]
+    for package in packages:
+        for path in package.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                assert path.relative_to(ROOT).as_posix() in found
-    assert not any(name.startswith(("tests/", "benchmarks/")) for name in found)
+                assert path.relative_to(package.parent).as_posix() in found
+    assert not any(name.startswith(("tests/", "benchmarks/", "plugins/")) for name in found)
 
 
 def test_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     code = "import timm, dinoskip.models, eval.metrics, visualize.gallery, dinoskip; print(dinoskip.__file__)\n"
     code += "timm.create_model('skipless_vit_tiny_patch16_224')"
     assert str(site) in run(site, tmp_path, "-c", code)
-    assert "commands:" in run(site, tmp_path, "-m", "dinoskip", "--help")
+    assert "train one network:" in run(site, tmp_path, "-m", "dinoskip", "--help")
     assert "mine.yaml" in run(site, tmp_path, "-m", "dinoskip", "init-study", "mine", "train")
     assert all((site / "dinoskip" / path).is_file() for path in ("configs/demo.yaml", "configs/start/compare.yaml"))
 
@@ -135,3 +136,46 @@ def test_the_smallest_study(site: Path, tmp_path: Path) -> None:
     )
     assert "page: " in run(site, tmp_path, "-m", "dinoskip", "run", "s.yaml")
     assert (tmp_path / "runs" / "s" / "report" / "gallery" / "index.html").is_file()
+
+
+ABSENT = (
+    "evaluate.detection.datasets=[scenes]", "pretrain.objective=ibot", "pretrain.koleo={}",
+    "report.compare=paper.table2",
+)  # fmt: skip
+"""Settings of parts that a core without plug-ins lacks."""
+
+
+@pytest.mark.slow
+def test_the_core_runs_without_plugins(tmp_path: Path) -> None:
+    """A wheel of the core alone, in an empty folder: a study to its last page; what it lacks is said in one line."""
+    (wheel,) = build_distributions(tmp_path, plugins=False).glob("*.whl")
+    place, here = tmp_path / "site", tmp_path / "empty"
+    here.mkdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(place)
+    assert not list(place.glob("dinoskip_*/"))[1:]  # its metadata alone
+    tasks = "import dinoskip, dinoskip.settings.tasks as t; print(dinoskip.__file__, *t.TASKS)"
+    own = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["dinoskip.tasks"]}
+    said = run(place, here, "-c", tasks).split()
+    assert said[0].startswith(str(place))
+    assert not own & set(said)
+    study = (
+        "name: s\ndata: {scenes: {kind: scenes, images: 8, size: 64, val_fraction: 0.5}}\n"
+        "model: {name: vit_mini_patch8, depth: 1, img_size: 32}\n"
+        "pretrain: {dataset: scenes, crops: {global_size: 32, local_size: 16, num_local: 1}, epochs: 1, batch_size: 4,"
+        " warmup_epochs: 0, out_dim: 64, hidden_dim: 32, bottleneck_dim: 16}\n"
+        "gallery: {dataset: scenes, first: 1, size: 64}\n"
+        "evaluate:\n  tokencut: {datasets: [scenes]}\n  knn: {datasets: [scenes], size: 32, k: [2]}\n"
+        "  retrieve: {datasets: [scenes], size: 32}\n  probe: {datasets: [scenes], size: 32, epochs: 1}\n"
+    )
+    (here / "s.yaml").write_text(study)
+    assert "page: " in run(place, here, "-m", "dinoskip", "run", "s.yaml")
+    for asked in ABSENT:
+        environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "dinoskip", "plan", "s.yaml", asked]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=100, cwd=here, env=environment, check=False
+        )
+        assert done.returncode == 2, asked
+        (line,) = done.stderr.splitlines()
+        assert asked.split(".")[1].partition("=")[0] in line

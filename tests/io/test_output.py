@@ -182,7 +182,7 @@ def test_an_exports_working_folder_is_its_own(tmp_path: Path) -> None:
         write_text(other / name, "mine")
     partial_path(out).symlink_to(other)
     before = tree(other)
-    done = dinoskip("features", "export", "--backbone", VIT, "--data", str(photos), "--out", str(out), "-q")
+    done = dinoskip("features", "export", VIT, "--data", str(photos), "--out", str(out), "-q")
     assert done.returncode == 2
     assert str(partial_path(out)) in done.stderr
     assert (tree(other), partial_path(out).is_symlink(), out.exists()) == (before, True, False)
@@ -207,7 +207,7 @@ def test_an_export_to_a_link_goes_where_it_points(tmp_path: Path, capsys: pytest
     photos = make_images(tmp_path / "photos", 2)
     (tmp_path / "big").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "big" / "features")
-    command = ["features", "export", "--backbone", VIT, "--data", str(photos), "--out", str(tmp_path / "out")]
+    command = ["features", "export", VIT, "--data", str(photos), "--out", str(tmp_path / "out")]
     assert main([*command, "--size", "32", "-q"]) == 0
     assert (tmp_path / "out").is_symlink()
     assert (tmp_path / "big" / "features" / "MANIFEST.json").is_file()
@@ -287,11 +287,11 @@ def test_no_command_writes_into_its_data(tmp_path: Path, capsys: pytest.CaptureF
     photos = make_images(tmp_path / "photos", 2)
     before, inside = tree(photos), str(photos / "out")
     for command in (
-        ["gallery", "--backbone", VIT, "--kind", "images", "--data", str(photos), "--out", inside],
+        ["gallery", VIT, "--kind", "images", "--data", str(photos), "--out", inside],
         ["look", VIT, "--data", str(photos), "--out", inside],
         ["data", "pack", inside, "--data", str(photos)],
         ["analyze", VIT, "--data", str(photos), "--out", inside],
-        ["features", "export", "--backbone", VIT, "--data", str(photos), "--out", str(tmp_path)],
+        ["features", "export", VIT, "--data", str(photos), "--out", str(tmp_path)],
     ):
         assert main(command) == 2, command
         assert str(photos) in capsys.readouterr().err
@@ -307,7 +307,7 @@ def test_single_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFix
         ["cuts", VIT, str(photos / "image 00.png"), "--out", str(mine / "a.png")],
         ["models", "convert", VIT, str(mine / "a.safetensors")],
         ["models", "convert", VIT, str(mine / "a.onnx")],
-        ["knn", "--backbone", VIT, "--data", str(photos), "--out", str(tmp_path / "out"), "--csv", str(mine / "a.csv")],
+        ["eval", "knn", VIT, "--data", str(photos), "--out", str(tmp_path / "out"), "--csv", str(mine / "a.csv")],
     ):
         assert main(command) == 2, command
         assert str(mine) in capsys.readouterr().err

@@ -106,12 +106,12 @@ def test_dinos_vit_small_end_to_end_without_weights(tmp_path: Path, capsys: pyte
     voc, out = tmp_path / "voc", tmp_path / "features"
     assert main(["data", "scenes", str(voc), "images=4", "size=64", "val_fraction=0.5", "-q"]) == 0
     images = voc / "VOC2012" / "JPEGImages"
-    export = ["features", "export", "--backbone", spec, "--data", str(images), "--out", str(out)]
+    export = ["features", "export", spec, "--data", str(images), "--out", str(out)]
     assert main([*export, "--blocks", "1,12", "--facet", "key", "--mode", "native", "-q"]) == 0
     store = FeatureStore.open(out)
     assert (len(store.ids), store.tokens(12, 0).shape) == (4, (16, 384))
     capsys.readouterr()
-    cut = ["tokencut", "--backbone", spec, "--data", str(voc), "--out", str(tmp_path / "cut"), "--blocks", "12"]
+    cut = ["eval", "tokencut", spec, "--data", str(voc), "--out", str(tmp_path / "cut"), "--blocks", "12"]
     assert main([*cut, "--json", "-q"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if row["block"] == "12"]
     assert [(row["metric"], row["n"]) for row in rows] == [("CorLoc", 4)]

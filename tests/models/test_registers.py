@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
@@ -16,7 +16,6 @@ from dinoskip.init import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import load_backbone, save_weights
 from dinoskip.models.levels import TimmLevels
-from dinoskip.models.masked import visible_blocks, visible_tokens
 from dinoskip.models.timm_registry import timm_config
 from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.transformers_layout import save_transformers_folder
@@ -26,9 +25,6 @@ from dinoskip.settings.config import dump
 from dinoskip.settings.flops import block_flops, vit_flops, vit_parameters
 from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training import pretrain
-from dinoskip.training.distill import DistilledNetwork
-from dinoskip.training.extended import TokensMultiCrop
-from dinoskip.training.ibot import IbotNetwork
 from dinoskip.training.objectives import PretrainJob
 from tests.helpers.tiny import SMALL_OBJECTIVES, objective_job, rows_of, tensor_hashes
 from tests.training.test_resume import folder, killed_before
@@ -155,44 +151,11 @@ def test_a_killed_run_with_them_ends_with_the_bits_of_a_straight_one(
 
 
 @torch.no_grad()
-def test_the_class_token_is_the_first_of_the_prefix_wherever_registers_are_dropped() -> None:
-    """In MAE's visible tokens, in those of every so many blocks, and in a network that is read level by level."""
+def test_the_class_token_is_the_first_of_the_prefix_in_a_network_that_is_read_level_by_level() -> None:
     model = build_model(ModelConfig(**SMALL, registers=3), 3).eval()
-    every = torch.arange(model.patch_embed.num_patches).expand(2, -1)
-    whole = model.forward_features(images())
-    found = visible_tokens(model, images(), every)
-    torch.testing.assert_close(found[:, 0], whole[:, 0])
-    torch.testing.assert_close(found[:, 1:], whole[:, 4:])
-    torch.testing.assert_close(model.norm(visible_blocks(model, images(), every, 1)[-1]), found)
-    side = images().shape[-1]
+    whole, side = model.forward_features(images()), images().shape[-1]
     last = len(TimmLevels(model, "registers", side).levels) - 1
     level = TimmLevels(model, "registers", side).read(images(), [last])[last]
     assert level.cls is not None
     torch.testing.assert_close(model.norm(level.cls), whole[:, 0])
     torch.testing.assert_close(model.norm(level.tokens), whole[:, 4:])
-
-
-class Seen(nn.Module):
-    """A head that gives back what it is given."""
-
-    mask_token = None
-
-    def forward(self, *given: Tensor) -> Any:
-        return given if len(given) > 1 else given[0]
-
-    unit = score = score_patches = forward
-
-
-@torch.no_grad()
-def test_heads_of_objectives_are_given_the_class_token_not_a_register() -> None:
-    model = build_model(ModelConfig(**SMALL, registers=3), 3).eval()
-    whole, seen = model.forward_features(images()), Seen()
-    mapped = DistilledNetwork(model, seen)(images()).tokens  # type: ignore[arg-type]
-    torch.testing.assert_close(list(mapped), [whole[:, 4:], whole[:, 0]])
-    scores = IbotNetwork(model, seen)(images(), torch.arange(2))  # type: ignore[arg-type]
-    torch.testing.assert_close(scores.cls, whole[:, 0])
-    torch.testing.assert_close(scores.patches, whole[0, 4:6])
-    outputs = TokensMultiCrop(model, seen)(images())  # type: ignore[arg-type]
-    torch.testing.assert_close(outputs.compared, whole[:, 0])
-    torch.testing.assert_close(outputs.cls, whole[:, 0])
-    torch.testing.assert_close(outputs.patches, whole[:, 4:])

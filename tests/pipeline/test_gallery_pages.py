@@ -25,7 +25,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def gallery(photos: Path, out: Path, *settings: str) -> Path:
-    command = ["gallery", "--backbone", BACKBONE, "--data", str(photos), "--out", str(out), "--device", "cpu"]
+    command = ["gallery", BACKBONE, "--data", str(photos), "--out", str(out), "--device", "cpu"]
     assert main([*command, "gallery.first=5", "gallery.size=64", *settings]) == 0
     return out / "gallery"
 

@@ -108,11 +108,11 @@ def test_frozen_evaluation_of_own_masks_and_boxes(root: Path, tiny: str) -> None
     Image.fromarray(mask).save(root / "set" / "masks" / "val" / "0.png")
     settings = ["evaluate.probe.size=48", "evaluate.probe.epochs=1", "evaluate.probe.learning_rates=[1e-3]"]
     where = ["--kind", "masks", "--data", str(root / "set"), "--out", str(root / "probe")]
-    rows = measured("probe", "--backbone", tiny, *where, *settings, "data.subset=2")
+    rows = measured("eval", "probe", tiny, *where, *settings, "data.subset=2")
     assert {(row["dataset"], row["split"], row["n"], row["classes"]) for row in rows} == {("set", "val", 3, 2)}
     assert all(row["protocol"].endswith("fitted on train, 2 of 3 by seed 0") for row in rows)
     (details,) = (root / "probe").rglob("probes.json")
     assert len(json.loads(details.read_text())["train"]["ids"]) == 2
     where = ["--kind", "coco_json", "--data", str(root / "set" / "images"), "--out", str(root / "cut")]
-    rows = measured("tokencut", "--backbone", tiny, *where, "data.annotations=../../boxes.json")
+    rows = measured("eval", "tokencut", tiny, *where, "data.annotations=../../boxes.json")
     assert {(row["dataset"], row["split"], row["n"]) for row in rows} == {("boxes", "boxes", 1)}

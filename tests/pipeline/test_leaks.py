@@ -71,7 +71,7 @@ def test_a_split_that_is_fitted_and_scored_is_refused_by_name(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"evaluate.{name}.train_split" in line
     assert "'val'" in line
-    command = [name, "--backbone", NETWORK, "--data", str(tmp_path), "--out", str(tmp_path / "out"), *twice[1:]]
+    command = ["eval", name, NETWORK, "--data", str(tmp_path), "--out", str(tmp_path / "out"), *twice[1:]]
     assert main(command) == 2, "the single command, too"
     assert f"evaluate.{name}.train_split" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -157,7 +157,7 @@ def test_training_images_that_are_evaluated_are_said(folder: Path, tmp_path: Pat
     (folder / "val/b/1.png").write_bytes((folder / "val/b/2.png").read_bytes())
     photos = "data.photos={kind: images, root: " + str(folder) + "}"
     path = study_of_folder(tmp_path, folder)
-    trained = [photos, "pretrain={dataset: photos}", "variants={}", "model={img_size: 32}"]
+    trained = [photos, "pretrain={dataset: photos, batch_size: 2}", "variants={}", "model={img_size: 32}"]
     study, _ = load_study(path, trained)
     scored, used = SplitOfData("pets", "classes", "val"), SplitOfData("photos", "pretraining", "train")
     assert comparisons(study) == [

@@ -11,10 +11,11 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.data import label_values
 from dinoskip.io.files import read_json
-from dinoskip.pipeline.meaning import verdicts
+from dinoskip.pipeline.meaning import _of_online_knn, verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from eval.online.config import OnlineKnnConfig
 
 NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1,img_size=32"
 PROBE = "probe: {datasets: [mine], size: 32, epochs: 1, learning_rates: [1e-3]}"
@@ -58,7 +59,7 @@ def test_another_numbering_is_refused_by_plan_and_commands(
     monkeypatch.undo()
     assert not (tmp_path / "runs/s/stages").exists()
     out = ["--out", str(tmp_path / "out"), "--device", "cpu"]
-    command = ["probe", "--backbone", NETWORK, "--kind", "masks", "--data", str(tmp_path / "mine"), *out]
+    command = ["eval", "probe", NETWORK, "--kind", "masks", "--data", str(tmp_path / "mine"), *out]
     assert main(command) == 3
     assert not (tmp_path / "out/stages").exists()
     assert main(["plan", path, "data.mine.values=[0,255]"]) == 0
@@ -122,3 +123,13 @@ def test_more_neighbours_than_training_images_are_refused_before_the_export(
     assert "evaluate.knn.k: 5" in line
     assert "4 training images" in line
     assert main(["plan", str(tmp_path / "s.yaml"), "evaluate.knn.k=[4]"]) == 0
+
+
+@pytest.mark.parametrize(("k", "images", "held_out", "count"), [(4, 4, True, 3), (5, 4, False, 4), (20, 15, True, 14)])
+def test_more_neighbours_than_training_images_while_training_are_refused(
+    k: int, images: int, held_out: bool, count: int
+) -> None:
+    (one,) = _of_online_knn(OnlineKnnConfig(dataset="pets", k=(k,), held_out=held_out), range(images))
+    assert (one.state, one.by, one.data) == ("refused", "settings", "pets")
+    assert f"online.knn.k: {k} neighbours are asked of {count} training images" in one.text
+    assert not list(_of_online_knn(OnlineKnnConfig(dataset="pets", k=(count,), held_out=held_out), range(images)))

@@ -145,7 +145,7 @@ def test_the_table_of_stages() -> None:
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        (["-m", "dinoskip", "knn", "--help"], 0, ""),  # a command runs no code of the user's: ours is taken
+        (["-m", "dinoskip", "eval", "knn", "--help"], 0, ""),  # a command runs no code of the user's: ours is taken
         (["-c", "import eval, dinoskip.pipeline"], 1, "ConfigError: eval: another package of this name"),
     ],
 )

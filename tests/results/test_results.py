@@ -178,8 +178,8 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
     model = create_model("vit_tiny_patch16", depth=1, img_size=48)
     save_weights(tmp_path / "tiny.safetensors", model.state_dict(), config, {})
     command = [
+        "eval",
         "retrieve",
-        "--backbone",
         f"weights:{tmp_path / 'tiny.safetensors'}",
         "--kind",
         "masks",

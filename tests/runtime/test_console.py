@@ -17,6 +17,7 @@ UNSEEN = set("\x1b\x07\r\x9b\u202e\u2066\u2028\u200e")
 
 def test_what_acts_on_a_terminal_is_shown_as_an_escape() -> None:
     assert visible(HOSTILE) == (r"a\x1b[31mred\x07\u202egnp\u2066\nerror: forged\r\x9b2J\u2028x\u200e.png")
+    assert visible("a\U000e0041\u180e\u206fb") == r"a\U000e0041\u180e\u206fb", "letters that nobody sees"
     assert visible("Zürich 東京 e\u0301 🦕 שלום") == "Zürich 東京 e\u0301 🦕 שלום", "letters of any language stay"
 
 

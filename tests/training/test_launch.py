@@ -141,8 +141,8 @@ def test_submit_of_one_pretraining_run_and_dry_run(
         ("pretrain --data photos model.skip=false {} --out runs/one", ""),
         ("{} model.skip=false --data photos --out runs/one", "pretrain"),
         ("supervise study.yaml --out runs/one {} --data photos", ""),
-        ("probe --backbone timm:x --out runs/one --data d {} --seeds 3", ""),
-        ("features export --backbone timm:x --out runs/one --data d {}", ""),
+        ("eval probe timm:x --out runs/one --data d {} --seeds 3", ""),
+        ("features export timm:x --out runs/one --data d {}", ""),
     ],
 )
 def test_any_command_that_computes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from dinoskip.pipeline.study import study_of
 from dinoskip.settings.config import RawConfig, settings_for_key, validate
 from dinoskip.training import DinoConfig, PretrainJob, pretrain
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.objectives import AnyObjective
+from dinoskip.training.objectives import OBJECTIVES
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from tests.helpers.tiny import REQUIRED, make_images, rows_of, tensor_hashes, tiny_job
@@ -80,9 +80,6 @@ def test_an_objective_of_ones_own_has_all_that_the_loop_gives(tmp_path: Path) ->
     other = job.model_copy(update={"pretrain": settings.model_copy(update={"weight": 2.0})})
     with pytest.raises(ConfigError, match=r"pretrain.weight: 1.0 → 2.0"):  # its own settings are the run's, too
         pretrain(other, images, tmp_path / "run", device="cpu")
-
-
-OBJECTIVES = {kind.model_fields["objective"].default: kind for kind in get_args(AnyObjective)}
 
 
 def test_objectives_are_chosen_by_name_and_dino_is_the_default() -> None:

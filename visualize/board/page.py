@@ -43,7 +43,7 @@ def _write(board: Board, out: Path, title: str, galleries: Mapping[str, str]) ->
     write_long_table(title, {source.name: source.rows for source in board.sources}, out / "rows.html")
     context = {
         "title": title,
-        "tables": [_shown(table) for table in board.tables],
+        "tables": [_shown(table, {source.name: source.words for source in board.sources}) for table in board.tables],
         "refused": [(pair.label, pair.text) for pair in board.refused[:_SHOWN_REFUSED]],
         "more_refused": max(0, len(board.refused) - _SHOWN_REFUSED),
         "sources": [(source.name, len(source.rows), galleries[source.name]) for source in board.sources],
@@ -59,15 +59,15 @@ def _link(page: Path | None, out: Path) -> str:
     return "" if ":" in address or "\\" in address else address
 
 
-def _shown(table: BoardTable) -> dict[str, Any]:
-    """What the template reads of a table."""
+def _shown(table: BoardTable, words: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What the template reads of a table; ``words`` for networks, by source and name."""
     setting = ", ".join(f"{name} {value}" for name, value in table.setting.items() if value)
     lines = [
         {
             "rank": "" if line.rank is None else line.rank,
             "places": "" if line.places is None else _places(line.places),
             "source": line.source,
-            "backbone": line.backbone,
+            "backbone": words.get(line.source, {}).get(line.backbone, line.backbone),
             "value": f"{line.score.value:.1f}",
             "key": f"{line.score.value:.10g}",
             "interval": _interval(line),

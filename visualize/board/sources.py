@@ -13,6 +13,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
 from dinoskip.results.records import ROWS, ImageRecords, read_records
 from dinoskip.results.rows import EvalResult, read_rows
+from visualize.report.names import words_of_report
 
 _KEY_LETTERS = 16  # of a key in the name of an output
 
@@ -21,7 +22,8 @@ _KEY_LETTERS = 16  # of a key in the name of an output
 class BoardSource:
     """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery.
 
-    ``unresolved`` says of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
+    ``words`` are what pages call networks, by their names in rows, where the source has a report. ``unresolved`` says
+    of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
     """
 
     name: str
@@ -29,6 +31,7 @@ class BoardSource:
     records: dict[EvalResult, ImageRecords]
     gallery: Path | None = None
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def rate_of(self, row: EvalResult) -> str:
         """Why the learning rate that a row was trained with is unresolved; nothing where it is, and before training."""
@@ -112,4 +115,6 @@ def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
             if row in records and records[row].ids != record.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
             records[row] = record
-    return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given))
+    return BoardSource(
+        name, tuple(rows), records, _gallery(given), _unresolved(given), words_of_report(given / "report")
+    )

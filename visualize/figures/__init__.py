@@ -2,6 +2,7 @@
 
 - ``results`` (against block, epoch, depth), ``training`` (loss and what was measured meanwhile), ``networks`` and
   ``activations`` (what is inside)
+- ``grid``, images × networks and blocks for papers
 - ``cuts``, one photograph under many cuts; ``curves``, any quantity against block or step
 - ``drawing``, what all of them share
 """

@@ -7,6 +7,7 @@ from .networks import weights_figure as weights_figure
 from .results import blocks_figure as blocks_figure
 from .results import depth_figure as depth_figure
 from .results import epochs_figure as epochs_figure
+from .results import features_figure as features_figure
 from .results import roughness_figure as roughness_figure
 from .training import loss_figure as loss_figure
 from .training import online_figure as online_figure

@@ -136,20 +136,27 @@ def curve(axes: Any, points: Mapping[int, float], number: int, name: str) -> Non
 
 
 def levels(axes: Any, values: Mapping[str, float], near: float = 1.5) -> None:
-    """Grey levels across a panel, named at the left end; those within ``near`` of each other share a line of names."""
+    """Grey levels across a panel, named right of it, where no curve is; those within ``near`` of each other share a
+    line of names.
+    """
     muted = _THEMES[0][1]
-    place = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
+    place = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center"}
     names: list[str] = []
     top = -math.inf
     for name, value in sorted(values.items(), key=lambda entry: -entry[1]):
         axes.axhline(value, color=muted, linewidth=1.0, linestyle=(0, (4, 3)))
         if top - value > near and names:
-            axes.text(0.01, top, fitted(", ".join(names), 2.8, 7.5), color=muted, fontsize=7.5, **place)
+            axes.text(1.01, top, _beside(names), color=muted, fontsize=7.5, **place)
             names = []
         top = value if not names else top
         names.append(name)
     if names:
-        axes.text(0.01, top, fitted(", ".join(names), 2.8, 7.5), color=muted, fontsize=7.5, **place)
+        axes.text(1.01, top, _beside(names), color=muted, fontsize=7.5, **place)
+
+
+def _beside(names: Sequence[str]) -> str:
+    """Names of levels in a column right of a panel."""
+    return fitted(", ".join(names), 0.95, 7.5, 2)
 
 
 def dash(number: int) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results.rows import EvalResult
-from visualize.figures.curves import Groups, curves_figure, panel_groups
+from visualize.figures.curves import Curves, Groups, curves_figure, panel_groups
 from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
 from visualize.pages import clean
 from visualize.palette import variant_colour, variant_places
@@ -26,11 +26,18 @@ from visualize.rows import (
     values_of,
 )
 
+ByVariant = Mapping[str, Mapping[str, EvalResult]]
 _BLOCKS_READING = (
     "Look for the block at which each curve is highest (with skips usually the last, without them an earlier one), and "
     "for its distance from the baselines and from the same network before training. Without a distance, nothing was "
     "learnt there."
 )
+_FEATURES_READING = (
+    "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier "
+    "patches have a norm above 3 times the median; they are known of large ViTs and can hide an object from TokenCut."
+)
+_NAMES_APART = 0.075
+"""Of the height of a panel: a line of 7.5 points in about 105."""
 _EPOCHS_READING = (
     "Look for curves that have turned down before the last epoch: dense features can get worse while training goes on."
 )
@@ -64,7 +71,8 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     def draw() -> Any:
         figure, grid = panels(len(benchmarks))
         for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
-            levels(axes, {row.rule: row.value for row in baselines if benchmark.is_of(row)})
+            floor = {row.rule: row.value for row in baselines if benchmark.is_of(row)}
+            levels(axes, floor, _NAMES_APART * _span(rows, untrained.get(benchmark, {}), floor.values()))
             for name, model_rows in untrained.get(benchmark, {}).items():
                 points = single_blocks(values_of(model_rows))
                 axes.plot(list(points), list(points.values()), color=variant_colour(places[name]), linewidth=0.8)
@@ -96,6 +104,19 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     if any(untrained.values()):
         marks.append("thin curve: the same network before training")
     return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {_BLOCKS_READING}")
+
+
+def _span(rows: ByVariant, begun: ByVariant, floor: Iterable[float]) -> float:
+    """How far the values of a panel lie apart."""
+    every = [value for of in (*rows.values(), *begun.values()) for value in values_of(of).values()]
+    every += list(floor)
+    return max(every) - min(every) if every else 0.0
+
+
+def features_figure(quantities: Mapping[str, Curves], out: Path, variants: Sequence[str]) -> Figure | None:
+    """What can be seen of features without labels, by block: ``{quantity: {variant: {block: value}}}``."""
+    caption = "Features of the images shown, block by block, without labels"
+    return curves_figure(quantities, out, caption=caption, reading=_FEATURES_READING, variants=variants)
 
 
 def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: str) -> None:

@@ -2,7 +2,8 @@
 
 - ``config``; ``content``, what it is built from; ``page``, which writes it
 - ``layers``, a file each, of which ``cells`` (one image by one model) are made; their ``files`` and ``scores``;
-  ``charts`` above them; ``similarity`` to a clicked patch; ``sheets`` are contact sheets
+  ``charts`` above them; ``similarity`` to a clicked patch; ``sheets`` are contact sheets;
+  ``written`` reads a page again
 """
 
 import lazy_loader

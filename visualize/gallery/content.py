@@ -50,7 +50,9 @@ class GalleryImage:
 
 @dataclass(frozen=True)
 class GalleryModel:
-    """One column. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
+    """One column, called ``words`` on the pages and ``name`` in files.
+
+    Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
 
     ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
@@ -58,7 +60,8 @@ class GalleryModel:
     values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
     ``surfaces`` are predicted and true maps as a task has them, which the layer of its name colours:
     ``{layer: {block: {image id: (predicted, true)}}}``. ``strips`` are the same of images with a ``layer`` of theirs,
-    as numbers of VOC's colours, uint8 (h, w), 0 where nothing is drawn.
+    as numbers of VOC's colours, uint8 (h, w), 0 where nothing is drawn. ``other_cuts`` are those of treated tokens, by
+    treatment, where most graphs of the tokens as they are have no cut.
     """
 
     name: str
@@ -71,6 +74,13 @@ class GalleryModel:
     maps: Mapping[str, Mapping[int, Mapping[str, np.ndarray]]] = field(default_factory=dict)
     surfaces: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
     strips: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
+    words: str = ""
+    other_cuts: Mapping[str, Mapping[int, Mapping[str, Discovery]]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What the pages call it: ``words``, or its name where it has none."""
+        return self.words or self.name
 
 
 @dataclass(frozen=True)

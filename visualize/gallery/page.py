@@ -28,7 +28,7 @@ from visualize.gallery.layers.layer import Cell
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, relative_link, render_page
-from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
+from visualize.palette import diverging, network_of, sequential, to_hex, variant_colour, variant_places
 
 PHOTO_SIZE = 512  # pixels of a photograph's longer side
 RANGES = ("0 to 1", "stretched", "across images")
@@ -90,7 +90,7 @@ def build_gallery(
             "page": page,
         },
         styles=("base.css", "gallery.css"),
-        extra_style=_colour_style([model.name for model in models], shown, classes),
+        extra_style=_colour_style([model.title for model in models], shown, classes),
         script=("gallery_pictures.js", "gallery.js"),
     )
 
@@ -140,7 +140,7 @@ def _page_data(
         "blocks": blocks,
         "block": block if block in blocks else blocks[-1],
         "layers": chosen,
-        "models": [clean(model.name, 60) for model in models],
+        "models": [clean(model.title, 60) for model in models],
         "metrics": scored,
         "tags": sorted(set().union(*tags)),
         "images": [
@@ -234,7 +234,7 @@ def _colour_style(names: Sequence[str], shown: Sequence[int], classes: Classes |
     dark = "".join(f"--m{index}:{variant_colour(places[name], dark=True)};" for index, name in enumerate(names))
     rules = [f":root{{{light}}}", f"@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"]
     rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(len(names))]
-    last = {name.rpartition(" ep")[0] or name: index for index, name in enumerate(names)}
+    last = {network_of(name): index for index, name in enumerate(names)}
     earlier = sorted(set(range(len(names))) - set(last.values()))
     rules += [f".chart polyline.m{index}{{stroke-width:1}}" for index in earlier]
     for name, colours in (("heat", sequential(6)), ("split", diverging(5))):

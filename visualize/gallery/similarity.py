@@ -20,6 +20,7 @@ from visualize.colours import TokenSource
 
 COMPONENTS = (8, 16, 24, 32, 48, 64)  # tried in this order
 ERROR = 0.03  # of a cosine, with which the fewest components are taken
+_PAIRS = 2**22  # cosines compared at once: 32 MiB, whatever the number of tokens
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,13 @@ def reduce_tokens(images: Sequence[np.ndarray]) -> Reduced:
     errors = dict.fromkeys((min(count, most) for count in COMPONENTS), 0.0)
     for at in range(len(units)):
         for other in {at, min(at + 1, len(units) - 1)}:
-            left, begin = units[at] @ units[other].T, 0
-            for end in errors:
-                left -= near[at][:, begin:end] @ near[other][:, begin:end].T
-                errors[end], begin = max(errors[end], float(np.abs(left).max())), end
+            step = max(1, _PAIRS // len(units[other]))
+            for row in range(0, len(units[at]), step):
+                rows, begin = slice(row, row + step), 0
+                left = units[at][rows] @ units[other].T
+                for end in errors:
+                    left -= near[at][rows, begin:end] @ near[other][:, begin:end].T
+                    errors[end], begin = max(errors[end], float(np.abs(left).max())), end
     kept = next((count for count, error in errors.items() if error <= ERROR), most)
     return Reduced([code[:, :kept] for code in codes], scales[:kept], errors[kept])
 

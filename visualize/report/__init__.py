@@ -2,10 +2,12 @@
 
 - ``config``; ``content``, what it is built from; ``page``, which writes it, by ``sections``
 - ``markdown``: the same to commit; ``rows_page``: every row
-- ``answer``: which network is better, ``separation``: by which measures, ``overview``: in a grid,
+- ``first_sentence``: values and baselines, ``answer``: which network is better,
+  ``separation``: by which metrics, ``overview``: in a grid,
   ``cautions``: what to know before, ``answer_table``: all of it
+- ``names``: what pages call networks, in a file
 - ``tables`` of the study's own rows, ``diagnostics`` of untrained networks
-- ``paper``: the page of the whole paper, from the reports of its studies
+- ``papers``: records of papers, beside whose printed tables a study's numbers can be put
 """
 
 import lazy_loader

@@ -32,10 +32,13 @@ from dinoskip.decisions.wording import ROUNDED, points, signed
 from dinoskip.results.estimates import Difference
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import OWN_BEST, Scores
-from visualize.paper.published import SKIP
-from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
+from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
 from visualize.tables import mean_deviation
 
+NO_SCORE = (
+    "No score was computed: these images have no labels, or no task was asked for. The curves show, block by block, "
+    "how alike the patches of an image are, how many dimensions they use, and whether some stand out by their norm."
+)
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
 SAME_WEIGHTS = "the same weights"
@@ -259,17 +262,18 @@ def _line_decided(line: AnswerLine, decision: Verdict) -> AnswerLine:
 def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks.
 
-    ``every`` has the lines, too, of measures that are not allowed to speak.
+    ``every`` has the lines, too, of inconclusive metrics; where there are no others nothing is said here, for
+    :func:`visualize.report.first_sentence.values_said` says why.
     """
     pairs = [answer for answer in compared if answer.second]
     lines = [(answer, line) for answer in pairs for line in answer.lines if line.difference]
     if not any(answer.lines for answer in compared):
         silent = any(answer.lines for answer in every)
-        return "No measure separates networks here: nothing is decided." if silent else "No measure was run."
+        return "" if silent else NO_SCORE
     if not pairs:
         return " ".join(map(_of_one, compared))
     if not lines:
-        return "The networks share no measure: nothing can be said of a difference."
+        return "The networks were not scored on the same metric, so they cannot be compared."
     if len(pairs) > 1:
         return _of_pairs(pairs)
     (answer,) = pairs
@@ -280,10 +284,17 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     parts = [_part(word, [line for _, line in lines if line.verdict == word]) for word in WORDS]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
-        measures = "the one measure" if len(lines) == 1 else f"any of the {len(lines)} measures"
-        return f"{answer.first} and {answer.second} cannot be told apart on {measures}."
+        measures = "the one metric" if len(lines) == 1 else f"any of the {len(lines)} metrics"
+        between = f"The difference between {answer.first} and {answer.second}"
+        return f"{between} is not significant on {measures}{_reasons(lines)}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
+
+
+def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
+    """`` (why each line is undecided)``, each reason once."""
+    reasons = dict.fromkeys(line.why for _, line in lines if line.why)
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _of_one(answer: Answer) -> str:
@@ -291,7 +302,7 @@ def _of_one(answer: Answer) -> str:
     said = []
     for line in answer.lines:
         if line.first is not None:
-            floor = "" if line.trivial is None else f" (baseline {line.trivial.value:.1f})"
+            floor = "" if line.trivial is None else f" (best baseline: {line.trivial.rule}, {line.trivial.value:.1f})"
             block = line.first.parts["block"].removeprefix("b").replace(" b", ", ")
             said.append(f"{line.benchmark.label} {line.first.value:.1f} at block {block}{floor}")
     return f"{answer.first}: {'; '.join(said)}. There is no second network to compare it with."
@@ -342,16 +353,17 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
         counts = [(word, sum(line.verdict == word for line in lines)) for word in WORDS]
         words = " and ".join(f"{_with_trainings(word)} on {count}" for word, count in counts if count)
         if words:
-            outcome = f"is {words} of {len(lines)} measures"
+            outcome = f"is {words} of {len(lines)} metrics"
         elif all(line.why == SAME_WEIGHTS for line in lines):
             outcome = f"has {SAME_WEIGHTS}"
         elif any(line.unresolved for line in lines):
             outcome = "gets no verdict, a learning rate being unresolved"
         else:
-            outcome = "cannot be told apart from it"
+            outcome = "does not differ significantly"
         said.setdefault(outcome, []).append(pair.first)
     parts = [
-        _with_subject(names, outcome) for outcome, names in sorted(said.items(), key=lambda entry: "cannot" in entry[0])
+        _with_subject(names, outcome)
+        for outcome, names in sorted(said.items(), key=lambda entry: "significantly" in entry[0])
     ]
     return f"Compared with {second}: {'; '.join(parts)}."
 
@@ -359,7 +371,7 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
 def _with_subject(names: Sequence[str], outcome: str) -> str:
     if len(names) == 1:
         return f"{names[0]} {outcome}"
-    plural = {"is": "are each", "has": "have", "gets": "get"}
+    plural = {"is": "are each", "has": "have", "gets": "get", "does": "do"}
     verb, _, rest = outcome.partition(" ")
     return f"{', '.join(names[:-1])} and {names[-1]} {plural.get(verb, verb)} {rest}"
 

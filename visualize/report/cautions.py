@@ -59,7 +59,10 @@ def _power(lines: Sequence[AnswerLine]) -> Iterator[str]:
 def _of_network(line: AnswerLine, side: Measured) -> list[str]:
     """Baselines and an own start that a network is not clearly above."""
     if side.is_dead:
-        return [f"{side.name}, {line.benchmark.label}: network dead: tokens alike, graphs complete, nothing gained"]
+        return [
+            f"{side.name}, {line.benchmark.label}: network collapsed: all patches alike, affinity graph degenerate, "
+            "nothing gained in training"
+        ]
     about = f"{side.name}, {line.benchmark.label}, {side.parts['block']}: {side.value:.1f} is"
     low = side.now[0].low if len(side.now) == 1 and side.now[0].low is not None else side.value
     said: list[str] = []

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from dinoskip.settings.config import Config, OneOrSeveral
-
-PaperTable = Literal[
-    "paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3",
-    "graying.table2", "graying.table3", "graying.table4", "graying.table4.families", "graying.table5",
-    "conditioned.table1.vit", "conditioned.table1.deit", "conditioned.table1.swin", "conditioned.table1.xcit",
-    "conditioned.table1.davit", "conditioned.table2", "conditioned.table6", "conditioned.table12",
-    "conditioned.table13",
-]  # fmt: skip
+from dinoskip.settings.fields import OneOf
+from visualize.report.papers import table_names
 
 
 class ReportConfig(Config):
@@ -22,7 +16,7 @@ class ReportConfig(Config):
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", max_length=1200, description="shown below the title: what was run, what it says")
-    compare: OneOrSeveral[PaperTable] = Field(
+    compare: OneOrSeveral[Annotated[str, OneOf(table_names)]] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
     costs: bool = Field(

@@ -9,11 +9,9 @@ from pathlib import Path
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.figures.drawing import Figure
-from visualize.paper.claims import Roughness
-from visualize.paper.compare import ComparedStudy
-from visualize.paper.layout import ComparedTable
+from visualize.roughness import Roughness
 from visualize.rows import StudyVariant
-from visualize.tables import DataTable
+from visualize.tables import DataTable, TextTable
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,18 @@ class Preview:
 
 
 @dataclass(frozen=True)
+class PrintedTable:
+    """A published table with our numbers in it, or a paper's claims: as text, and as CSV.
+
+    ``place``: tables of the least come first on the page, of equal ones in the order in which they were asked for.
+    """
+
+    grid: TextTable
+    csv: str
+    place: int = 0
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that the page shows; empty parts are left out, and without rows the answer says that nothing was run.
 
@@ -40,8 +50,8 @@ class Report:
     reasons why something was skipped; ``unmeasured`` are kinds of measures that were not asked
     for; ``commands`` are shell lines that reproduce the study. ``compare`` names
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
-    ``trained_on`` what they saw. With ``compare`` the paper's claims are gone through as well; ``roughness`` is of
-    the gallery's pictures at ``block``. ``others`` are tables of other papers with our numbers.
+    ``trained_on`` what they saw. ``papers`` are those tables with our numbers in them, and claims;
+    ``roughness`` is of the gallery's pictures at ``block``.
     """
 
     title: str
@@ -61,7 +71,7 @@ class Report:
     confounds: Sequence[str] = ()
     records: Mapping[EvalResult, ImageRecords] = field(default_factory=dict)
     compare: Sequence[str] = ()
-    others: Sequence[ComparedTable] = ()
+    papers: Sequence[PrintedTable] = ()
     datasets: Mapping[str, str] = field(default_factory=dict)
     epochs: int = 0
     trained_on: str = ""
@@ -72,8 +82,3 @@ class Report:
     def rows(self) -> dict[str, Sequence[EvalResult]]:
         """Result rows of every variant, by its name."""
         return {variant.name: variant.rows for variant in self.variants}
-
-    @property
-    def compared(self) -> ComparedStudy:
-        """What stands in published tables."""
-        return ComparedStudy(self.variants, self.datasets, self.epochs, self.trained_on, self.records)

@@ -188,12 +188,11 @@ def outliers_said(outliers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         if blocks:
             at = farthest(blocks)
             count = blocks[at]
-            lines.append(
-                f"norms of patches, {variant}: the largest is {count['ratio']:.1f} medians at block {at}, "
-                f"{100 * count['share']:.2f} % are outliers"
-            )
+            largest = f"max norm {count['ratio']:.1f} × median, block {at}"
+            share = f"{100 * count['share']:.2f} % of patches have an outlying norm"
+            lines.append(f"{variant}: {share if count['share'] else 'no high-norm outlier patches'} ({largest})")
     if any(count["share"] > 0 for blocks in outliers.values() for count in blocks.values()):
-        lines.append(f"outliers (norm above 3 medians): {OUTLIERS_DO[0].lower()}{OUTLIERS_DO[1:]}")
+        lines.append(f"outliers (norm above 3 × median): {OUTLIERS_DO[0].lower()}{OUTLIERS_DO[1:]}")
     return lines
 
 

@@ -22,7 +22,7 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     parts += [_folded("Scores, intervals, blocks"), *([said] if said else []), markdown(tables.answer)]
     parts += ["</details>"]
     if tables.silent:
-        title = _folded("Measures that separate nothing here")
+        title = _folded("Inconclusive metrics")
         parts += [title, markdown(tables.silent), "</details>"]
     if report.notices:
         parts += [_folded("Skipped or noticed")]

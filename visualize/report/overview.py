@@ -12,14 +12,13 @@ from visualize.report.answer import SAME_WEIGHTS, Answer, AnswerLine, Measured
 from visualize.rows import Benchmark, StudyVariant
 from visualize.tables import NOT_RUN, TextTable
 
-NOT_SEPARATING = "not separating"
+NOT_SEPARATING = "inconclusive"
 _LEGEND = (
-    "Each cell: the difference in points from the network above the line, and whether the network is better or worse. "
-    "Undecided: it could be chance. Not separating: no trained network is above every baseline and untrained network "
-    "here, so the measure decides nothing."
+    "Each cell: difference from the first network, in points. Undecided: the difference is not significant. "
+    "Inconclusive: no trained network is clearly above every baseline and every untrained network on this metric."
 )
 _OF_ONE_EACH = (
-    " Higher and lower are of one training each: the images tell the two apart, and another training may not."
+    " Higher and lower: significant over the images, with one training of each network; another seed may differ."
 )
 
 
@@ -88,7 +87,7 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     if silent:
         return MeasuredCell("silent", _with_failure(NOT_SEPARATING, line.first), number)
     if line.first.is_dead:
-        return MeasuredCell(line.verdict, f"{line.said}, network dead", number)
+        return MeasuredCell(line.verdict, f"{line.said}, network collapsed", number)
     return MeasuredCell(line.verdict, _with_failure(line.said, line.first), number)
 
 

@@ -18,14 +18,12 @@ from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
-from visualize.paper.claims import claims, claims_grid
-from visualize.paper.compare import ComparedStudy, compared
-from visualize.paper.published import published
 from visualize.report import sections
 from visualize.report.answer import Answer, answers, choices, dependences, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
+from visualize.report.first_sentence import values_said
 from visualize.report.markdown import report_markdown
 from visualize.report.overview import Overview, described, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
@@ -41,15 +39,14 @@ from visualize.report.tables import (
     others_grid,
 )
 from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, untrained_rows
-from visualize.tables import NOT_RUN, TextTable, as_csv, latex, markdown, setting
+from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
 
 
 def build_report(report: Report, out: Path) -> None:
     """Write the page and all that stands beside it into ``out``.
 
-    Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
+    Raises :class:`ConfigError` for a gallery link that is not relative.
     """
-    study = report.compared
     kept = principal(report.rows, every_read_point=True)
     scores = Scores(kept, report.records)
     separated = separations(report.variants, scores, report.baselines)
@@ -63,14 +60,13 @@ def build_report(report: Report, out: Path) -> None:
     seen = overviews(every, folded)
     tables = ReportTables(
         answer_table(pairs, every=every),
-        answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
+        answer_table(silent, "silent", "Inconclusive metrics") if folded else None,
         separation_said(separated),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
-        [*(compared(table, study, report.baselines) for table in map(published, report.compare)), *report.others],
-        _claims(report, study) if report.compare else None,
-        " ".join([verdict(pairs, every), *dependences(every)]),
+        report.papers,
+        " ".join(filter(None, [values_said(every, folded), verdict(pairs, every), *dependences(every)])),
         overview_tables(seen),
     )
     for folder in ("img", "tables"):
@@ -79,7 +75,7 @@ def build_report(report: Report, out: Path) -> None:
     _write_page(report, kept, (pairs, silent), seen, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [base for base in report.baselines if base.model == row.model] for row in report.baselines}
-    rows = {**report.rows, **below}
+    rows = {**{variant.file_name: variant.rows for variant in report.variants}, **below}
     write_long_table(report.title, rows, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(rows))
     plain = [tables.answer, tables.best, *tables.blocks]
@@ -87,15 +83,10 @@ def build_report(report: Report, out: Path) -> None:
     for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
-    for grid in [*plain, *([tables.claims] if tables.claims else [])]:
+    for grid in plain:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
     for table in tables.papers:
-        write_text(out / "tables" / f"{table.file}.csv", table.csv)
-
-
-def _claims(report: Report, study: ComparedStudy) -> TextTable:
-    scores = Scores(principal(report.rows), report.records)
-    return claims_grid(claims(study, scores, report.roughness, report.block))
+        write_text(out / "tables" / f"{table.grid.name}.csv", table.csv)
 
 
 def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:
@@ -130,7 +121,7 @@ def _write_page(
     answered: tuple[Sequence[Answer], Sequence[Answer]],
     seen: Sequence[Overview],
     tables: ReportTables,
-    pictures: Mapping[str, object],
+    pictures: Mapping[str, list[dict[str, str]]],
     out: Path,
 ) -> None:
     names, (pairs, silent) = list(report.rows), answered
@@ -160,6 +151,7 @@ def _write_page(
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],
         **pictures,
+        "head_figures": _heads(pictures["figures"]),
         "gallery": relative_link(report.gallery) if report.gallery else None,
         "sheets": _sheets(report.sheets),
         "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
@@ -170,6 +162,12 @@ def _write_page(
     }
     extra = sections.styles(names)
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
+
+
+def _heads(drawn: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The curves that a page begins with: scores against block; without scores the features'."""
+    named = {PurePosixPath(figure["light"]).stem: figure for figure in drawn}
+    return [named[name] for name in ("blocks", "features") if name in named][:1]
 
 
 def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:

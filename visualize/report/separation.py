@@ -57,7 +57,11 @@ def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
 
 def speechless(separations: Sequence[Separation]) -> dict[Benchmark, str]:
     """Measures that do not separate, and what a line of theirs says instead of a verdict."""
-    return {sep.benchmark: "this measure separates nothing here" for sep in separations if sep.separates is False}
+    return {
+        sep.benchmark: "inconclusive: no network is clearly above the baselines"
+        for sep in separations
+        if sep.separates is False
+    }
 
 
 _RULE = "trivial rule"
@@ -101,9 +105,9 @@ def _text(
 def separation_said(separations: Sequence[Separation]) -> list[str]:
     """Which measures separate, which do not, and which were not tested: a sentence each, of those that there are."""
     heads = {
-        True: "Measures on which some trained network is above every baseline and untrained network",
-        False: "Measures on which no trained network is above these, so that they decide nothing",
-        None: "Measures for which this was not tested",
+        True: "Metrics on which some trained network is above every baseline and untrained network",
+        False: "Inconclusive metrics: no trained network is above these",
+        None: "Metrics for which this was not tested",
     }
     listed = {key: [separation.text for separation in separations if separation.separates is key] for key in heads}
     return [f"{head}: {'; '.join(listed[key])}." for key, head in heads.items() if listed[key]]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
-from visualize.paper.layout import ComparedTable
+from visualize.report.content import PrintedTable
 from visualize.rows import (
     FAILED_NOTE,
     PAPERS,
@@ -39,15 +39,14 @@ class ReportTables:
     best: TextTable
     blocks: Sequence[TextTable]
     settings: TextTable | None
-    papers: Sequence[ComparedTable]
-    claims: TextTable | None
+    papers: Sequence[PrintedTable]
     verdict: str = ""
     overview: Sequence[TextTable] = ()
 
     @property
     def beside(self) -> list[TextTable]:
-        """What stands beside the papers: the claims, then the tables."""
-        return [*([self.claims] if self.claims else []), *(table.grid for table in self.papers)]
+        """What stands beside the papers: their claims, then their tables."""
+        return [table.grid for table in self.papers]
 
 
 class BlockValue(NamedTuple):

@@ -20,7 +20,9 @@ MOST_FILES = 200
 _NAMES = 8  # of images, looked for among the files
 _KEYS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _FILE_NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_BOX, _KEYPOINTS = re.compile(rb'"bbox"\s*:\s*\['), re.compile(rb'"keypoints"\s*:\s*\[\s*[-\d]')
+_COCO_URL = re.compile(rb'"coco_url"\s*:\s*"((?:[^"\\]|\\.)*)"')  # LVIS has no file_name
+_BOX = re.compile(rb'"bbox"\s*:\s*\[|"segmentation"\s*:\s*[\[{]')  # tools that draw polygons may leave boxes out
+_KEYPOINTS = re.compile(rb'"keypoints"\s*:\s*\[\s*[-\d]')
 _EMPTY = re.compile(rb'"annotations"\s*:\s*\[\s*\]')
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _SPLIT = re.compile(
@@ -106,10 +108,11 @@ def _looked_into(tree: FolderTree, name: str, folders: Mapping[str, list[str]]) 
 
 
 def _first_names(content: mmap.mmap) -> Iterator[str]:
-    for count, found in enumerate(_FILE_NAME.finditer(content)):
+    for count, found in enumerate((_FILE_NAME if _FILE_NAME.search(content) else _COCO_URL).finditer(content)):
         if count == _NAMES:
             return
-        yield found[1].decode("utf-8", "replace").replace("\\/", "/")
+        name = found[1].decode("utf-8", "replace").replace("\\/", "/")
+        yield name if found.re is _FILE_NAME else "/".join(name.split("/")[-2:])
 
 
 def _folder_of(names: list[str], json: str, folders: Mapping[str, list[str]]) -> str | None:

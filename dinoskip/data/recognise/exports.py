@@ -1,4 +1,4 @@
-"""Layouts of labelling tools, simulators and benchmarks that no kind of data set reads: their photographs are taken."""
+"""Layouts of labelling tools, simulators and benchmarks, by what they have beside their photographs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
+from dinoskip.data.recognise.coco_files import with_split
 from dinoskip.data.recognise.label_maps import spread
 from dinoskip.data.recognise.published import OTHER_ADE20K
 from dinoskip.data.recognise.reading import Layout
@@ -18,8 +19,6 @@ Rule = Callable[[FolderTree, str], Layout | None]
 _LOOKED_INTO = 3  # annotations of a layout that has one a picture
 _MOST = 0.8  # of the pictures of a folder have an annotation beside them
 _WNID = re.compile(r"n\d{8}$")
-_MASKS = "its label maps or boxes are not read: convert them to {to}"
-_TO_COCO = _MASKS.format(to="COCO's JSON (kind coco or coco_json)")
 
 
 def cityscapes_names(tree: FolderTree, base: str) -> Layout | None:
@@ -60,9 +59,17 @@ def mapillary(tree: FolderTree, base: str) -> Layout | None:
     )  # fmt: skip
     if not photos or not labels:
         return None
-    return _layout(
-        "Mapillary Vistas", base, photos, "images", (config, "images beside labels"), _MASKS.format(to="kind masks")
-    )
+    versions = {split: ("", *tree.folders.get(join(base, split), ())) for split in splits}
+    places = {
+        with_split(join(split, version)) for split in splits for version in versions[split]
+        if tree.has(base, split, version, "labels")
+    }  # fmt: skip
+    marks = (config, "images beside labels")
+    if not places:
+        return _layout("Mapillary Vistas", base, photos, "images", marks, "it has no folder labels, with the classes")
+    masks = max(places)  # the newest version
+    settings = {"kind": "masks", "images": "{split}/images", "masks": f"{masks}/labels", "classes": config}
+    return Layout("Mapillary Vistas", base, settings, tuple(photos), "images", marks)
 
 
 def supervisely(tree: FolderTree, base: str) -> Layout | None:
@@ -75,12 +82,14 @@ def supervisely(tree: FolderTree, base: str) -> Layout | None:
     photos = [name for place in places for name in tree.below(join(place, "img"))]
     if not tree.has(base, "meta.json") or not photos or not annotated:
         return None
-    return _layout("Supervisely", base, photos, "img", ("meta.json", "ann/*.json"), _TO_COCO)
+    marks = ("meta.json", "ann/*.json")
+    return Layout("Supervisely", base, {"kind": "supervisely"}, tuple(photos), "img", marks)
 
 
 def yolo(tree: FolderTree, base: str) -> Layout | None:
     """Texts of five numbers or more a line, in labels parallel to images, or beside the pictures."""
     photos: list[str] = []
+    folders: list[tuple[str, str]] = []
     for folder in (place for place in tree.folders if lies_in(place, base)):
         parts = folder.split("/")
         if "labels" not in parts[len(base.split("/")) if base else 0 :]:
@@ -90,14 +99,52 @@ def yolo(tree: FolderTree, base: str) -> Layout | None:
         for place in images:
             if _have_texts(tree, tree.images_in.get(place, ()), folder):
                 photos += tree.images_in[place]
+                folders.append((place, folder))
     if photos:
-        return _layout(
-            "YOLO", base, photos, "images", ("labels/*.txt of five numbers", "images of their names"), _TO_COCO
-        )
+        marks = ("labels/*.txt of five numbers", "images of their names")
+        return _of_yolo(tree, base, photos, folders, marks)
     beside = tree.images_in.get(base, ())
     if _have_texts(tree, beside, base):
-        return _layout("YOLO", base, beside, "", ("texts of five numbers", "pictures of their names"), _TO_COCO)
+        return _of_yolo(tree, base, beside, [(base, base)], ("texts of five numbers", "pictures of their names"))
     return None
+
+
+_YOLO_LISTS = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
+
+
+def _of_yolo(
+    tree: FolderTree, base: str, photos: Sequence[str], folders: list[tuple[str, str]], marks: tuple[str, ...]
+) -> Layout:
+    """The layout of folders of images, each with its folder of texts; kind ``yolo`` reads it if classes are named."""
+    named = next((place for place in _above(folders[0][0], base) if any(tree.has(place, n) for n in _YOLO_LISTS)), None)
+    shown = "" if folders == [(base, base)] else "images"
+    if named is None:
+        advice = "for its boxes write classes.txt, a class name a line in the order of the numbers (kind yolo)"
+        return _layout("YOLO", base, photos, shown, marks, advice)
+    templates = {
+        (_cut(with_split(images)), _cut(with_split(labels))) for images, labels in folders
+    }  # fmt: skip
+    if len(templates) > 1:
+        advice = "its splits lie in different ways: name images and labels of one of them (kind yolo)"
+        return _layout("YOLO", base, photos, shown, marks, advice)
+    (images, labels), inside = templates.pop(), len(named) + 1 if named else 0
+    given = {"images": images[inside:] or ".", "labels": labels[inside:] or "."}
+    usual = {"images": "images/{split}", "labels": "labels/{split}"}
+    settings = {"kind": "yolo", **({} if given == usual else given)}
+    return Layout("YOLO", base, settings, tuple(photos), shown, marks, root=named)
+
+
+def _above(folder: str, base: str) -> list[str]:
+    """A folder and those above it down to ``base``, the deepest first."""
+    parts, least = folder.split("/"), len(base.split("/")) if base else 0
+    return ["/".join(parts[:end]) for end in range(len(parts), least - 1, -1)]
+
+
+def _cut(template: str) -> str:
+    """A path down to the split, or to the folder of images or labels: the folders in it are listed with it."""
+    parts = template.split("/")
+    ends = [at for at, part in enumerate(parts) if part in {"{split}", "images", "labels", "JPEGImages"}]
+    return "/".join(parts[: ends[-1] + 1]) if ends else template
 
 
 def _have_texts(tree: FolderTree, images: Sequence[str], folder: str) -> bool:
@@ -124,8 +171,14 @@ def cvat_masks(tree: FolderTree, base: str) -> Layout | None:
     masks = [join(base, folder) for folder in labels]
     pictures = join(base, "JPEGImages") if tree.has(base, "JPEGImages") else base
     photos = [name for name in tree.below(pictures) if not any(lies_in(name, folder) for folder in masks)]
-    advice = "its masks are colours: convert them to numbers (palette PNGs in the order of classes.txt) for kind voc"
-    return _layout("CVAT masks", base, photos, "JPEGImages", ("labelmap.txt", "SegmentationClass"), advice)
+    listed = {split_of(stem_of(name)) for name in tree.names_in(join(base, "ImageSets/Segmentation"))}
+    where = "JPEGImages" if tree.has(base, "JPEGImages") else "."
+    settings = {"kind": "masks", "images": where, "masks": "SegmentationClass", "classes": "labelmap.txt"}
+    if {"train", "val"} <= listed and where != ".":
+        settings = {"kind": "voc"}
+    return Layout(
+        "CVAT masks", base, settings, tuple(photos), "JPEGImages", ("labelmap.txt", "SegmentationClass")
+    )  # fmt: skip
 
 
 def cvat_images(tree: FolderTree, base: str) -> Layout | None:
@@ -138,7 +191,8 @@ def cvat_images(tree: FolderTree, base: str) -> Layout | None:
     photos = [name for folder in sorted({name.rpartition("/")[0] for name in named}) for name in tree.images_in[folder]]
     if "<annotations" not in begin or not photos:
         return None
-    return _layout("CVAT images", base, photos, "", ("annotations.xml", "names of pictures in it"), _TO_COCO)
+    marks = ("annotations.xml", "names of pictures in it")
+    return Layout("CVAT images", base, {"kind": "cvat"}, tuple(photos), "", marks)
 
 
 def voc_beside(tree: FolderTree, base: str) -> Layout | None:
@@ -154,8 +208,10 @@ def voc_beside(tree: FolderTree, base: str) -> Layout | None:
             photos += images
     if not photos:
         return None
-    advice = _MASKS.format(to="VOC's folders (kind voc) or COCO's JSON (kind coco)")
-    return _layout("VOC's XMLs beside pictures", base, photos, "", ("an XML a picture", "root annotation"), advice)
+    whole = any(name.rpartition("/")[0] == base for name in photos)
+    settings = {"kind": "voc_xml", **({"images": "."} if whole else {})}
+    marks = ("an XML a picture", "root annotation")
+    return Layout("VOC's XMLs beside pictures", base, settings, tuple(photos), "", marks)
 
 
 _IMAGENET = (

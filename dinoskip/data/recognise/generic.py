@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from dinoskip.data.recognise.coco_files import CocoFile, coco_files, coco_name, coco_settings
+from dinoskip.data.recognise.coco_files import CocoFile, coco_files, coco_name, coco_settings, with_split
 from dinoskip.data.recognise.content import content_of_file
 from dinoskip.data.recognise.label_maps import MOSTLY, SAMPLE, MapGroup, MapsFound, spread
 from dinoskip.data.recognise.reading import Layout
-from dinoskip.data.recognise.tree import FolderTree, join, lies_in
+from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
 from dinoskip.data.recognise.words import names_images, names_labels, split_of
 
 _LINES = 20  # of a list, evenly spread
@@ -18,6 +18,16 @@ _MOST = 0.9  # of these lines name two files that are there
 _BEGIN = ("", "sync", "train", "official_splits/test", "test")
 """Folders that the names of a list are relative to, below its own: those of NYU's as they are unpacked."""
 CLASSES_FILE = "classes.txt"
+COLOUR_LISTS = ("labelmap.txt", "label_colors.txt", "class_dict.csv")
+"""Names under which tools store lists of classes and their colours."""
+MASK_ENDINGS = (
+    "", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_labels", "_gt", "_GT", "_L", "_annotation",
+    "_matte", "_m",
+)  # fmt: skip
+"""What names of masks are known to end in, after the image's name; a mask of the image's own name comes first."""
+MASK_EXTENSIONS = (".png", ".tif", ".tiff", ".bmp", ".gif")
+"""Of masks in formats without loss; PNG comes first."""
+_LOSSLESS = frozenset(MASK_EXTENSIONS)
 
 
 def coco(tree: FolderTree, maps: Collection[str]) -> list[Layout]:
@@ -130,8 +140,11 @@ def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | 
     """Settings of kind ``masks`` for two folders, the root, and if it does not read them, how it would."""
     advice = "to read the label maps: kind masks, with PNGs of the same names and classes.txt, a class name a line"
     at, masks = group.role
-    if at < 0 or not group.images or any(not name.lower().endswith(".png") for name in group.names):
+    endings = {f".{name.lower().rpartition('.')[2]}" for name in group.names}
+    if not group.images or len(endings) > 1 or not endings <= _LOSSLESS:
         return None, "", advice
+    if at < 0:
+        return _beside_settings(tree, group, advice)
     images = min(group.images)
     one = min(group.names).split("/")
     root = "/".join(one[:at])
@@ -144,11 +157,34 @@ def _mask_settings(tree: FolderTree, group: MapGroup) -> tuple[dict[str, Any] | 
         templates = f"{{split}}/{images}", f"{{split}}/{masks}"
     else:
         templates = images, masks
-    if not tree.has(root, CLASSES_FILE):
+    if not _names_classes(tree, root):
         return None, root, advice
     usual = {"images": "images/{split}", "masks": "masks/{split}"}
     given = dict(zip(usual, templates, strict=True))
     return {"kind": "masks", **({} if given == usual else given)}, root, ""
+
+
+def _names_classes(tree: FolderTree, root: str) -> bool:
+    return any(tree.has(root, name) for name in (CLASSES_FILE, *COLOUR_LISTS))
+
+
+def _beside_settings(tree: FolderTree, group: MapGroup, advice: str) -> tuple[dict[str, Any] | None, str, str]:
+    """Settings of kind ``masks`` for label maps beside their images, such as ``1_mask.png`` beside ``1.jpg``."""
+    ending = stem_of(group.name)
+    folders = {name.rpartition("/")[0] for name in group.names}
+    templates = {with_split(folder) for folder in folders}
+    if len(templates) > 1 or "*" in ending or (not ending and not group.name.endswith(".png")):
+        return None, "", advice
+    template = templates.pop()
+    root = template.partition("{split}")[0].rstrip("/") if "{split}" in template else template
+    inside = template[len(root) :].lstrip("/") or "."
+    while root and not _names_classes(tree, root):
+        root, _, last = root.rpartition("/")
+        inside = last if inside == "." else f"{last}/{inside}"
+    if not _names_classes(tree, root):
+        return None, root, advice
+    given = {} if ending in MASK_ENDINGS else {"mask_ending": ending}
+    return {"kind": "masks", "images": inside, "masks": inside, **given}, root, ""
 
 
 def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | None:

@@ -26,6 +26,7 @@ from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
+from dinoskip.data.sets.cvat import CvatConfig
 from dinoskip.data.sets.davis import DavisConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
@@ -42,7 +43,10 @@ from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.data.sets.spair import SpairConfig
+from dinoskip.data.sets.supervisely import SuperviselyConfig
 from dinoskip.data.sets.voc import VocConfig
+from dinoskip.data.sets.voc_xml import VocXmlConfig
+from dinoskip.data.sets.yolo import YoloConfig
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.plugins import ByName, Table
@@ -62,6 +66,10 @@ AnyDataset = (
     | DutsTeConfig
     | DutOmronConfig
     | CocoJsonConfig
+    | YoloConfig
+    | SuperviselyConfig
+    | CvatConfig
+    | VocXmlConfig
     | FolderConfig
     | ImagesConfig
     | ScenesConfig

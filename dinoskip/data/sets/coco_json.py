@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dinoskip.data.detection import Box, DetectionDataset, Size, are_coordinates, frame_of, upright_boxes
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.outlines import OutlineError, mask_of_outline
+from dinoskip.data.outlines import OutlineError, bounds_of_outline, mask_of_outline
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.errors import DataError, guard
@@ -61,9 +61,12 @@ class CocoDetection(DetectionDataset):
         entries = []
         for entry in self.index.annotations.get(self.numbers[index], ()):
             _box(entry, names, path)
-            area = entry.get("area", entry["bbox"][2] * entry["bbox"][3])
-            real_numbers([area], "area", f"{path}: annotation {entry['id']}")
-            entries.append({**entry, "area": area, "iscrowd": entry.get("iscrowd", 0)})
+            bbox = _bbox(entry, path)
+            area = entry.get("area", bbox[2] * bbox[3])
+            where = f"{path}: annotation {entry['id']}"
+            if real_numbers([area], "values of area", where)[0] < 0:  # pycocotools would leave the object out
+                raise violated(where, f"its area is {area}, less than 0")
+            entries.append({**entry, "bbox": bbox, "area": area, "iscrowd": entry.get("iscrowd", 0)})
         return entries
 
     def outline(self, entry: Mapping[str, Any], size: tuple[int, int]) -> np.ndarray:
@@ -154,10 +157,27 @@ def _classes(index: CocoIndex, path: Path) -> dict[Any, str]:
     return names
 
 
-def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
+def rounded_box(label: str, x: float, y: float, width: float, height: float) -> Box:
     """Corners x, y, x + w, y + h, each rounded half to even, as the published evaluations do."""
+    return Box(label, round(x), round(y), round(x + width), round(y + height))
+
+
+def _bbox(entry: Mapping[str, Any], path: Path) -> Any:
+    """The entry's box, or that around its outline where it has none, as tools leave it out that draw polygons."""
+    given = entry.get("bbox")
+    if (given is None or given == []) and entry.get("segmentation"):
+        try:
+            return bounds_of_outline(entry["segmentation"])
+        except OutlineError as error:
+            raise violated(f"{path}: annotation {entry.get('id')}", f"has no bbox, and its outline: {error}") from None
+    return given
+
+
+def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
+    """The box of an entry; :class:`DataError` for an impossible one or an unknown category."""
     try:
-        x, y, width, height = real_numbers(entry["bbox"], "sides of bbox", f"{path}: annotation {entry.get('id')}")
+        bbox = _bbox(entry, path)
+        x, y, width, height = real_numbers(bbox, "sides of bbox", f"{path}: annotation {entry.get('id')}")
         label = names[entry["category_id"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
@@ -165,7 +185,7 @@ def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
         ) from error
     if not are_coordinates((x, y, width, height)) or width < 0 or height < 0:
         raise DataError(f"{path}: annotation {entry.get('id')} has an impossible bbox {[x, y, width, height]}")
-    return Box(label, round(x), round(y), round(x + width), round(y + height))
+    return rounded_box(label, x, y, width, height)
 
 
 def _objects(index: CocoIndex, number: Any, names: Mapping[Any, str], path: Path) -> tuple[Box, ...]:
@@ -216,6 +236,13 @@ def with_boxes(
     )
 
 
+def _file_name(entry: Mapping[str, Any]) -> Any:
+    """The name of an image's file; of LVIS, which has none, COCO's folder and name as its ``coco_url`` ends."""
+    if "file_name" in entry or not isinstance(entry.get("coco_url"), str):
+        return entry["file_name"]
+    return "/".join(entry["coco_url"].split("/")[-2:])
+
+
 def coco_json(
     annotations: str | Path,
     images: str | Path,
@@ -235,7 +262,7 @@ def coco_json(
     path, folder = Path(annotations), Path(images)
     index = load_coco(path)
     try:
-        listed = [(entry["file_name"], number) for number, entry in index.images.items()]
+        listed = [(_file_name(entry), number) for number, entry in index.images.items()]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: an image has no id or file_name") from error
     files = [ListedImage(number, entry, confined(folder, entry, path)) for entry, number in listed]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from dinoskip.data.colours import find_colours, read_colours
@@ -15,8 +17,11 @@ from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
 from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.data.splits import split_path
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError, DataError, guard
+from dinoskip.io.files import read_regular
 from dinoskip.settings.config import Distinct, OmitDefaultFromKey
+
+MAX_LABELS = 16 << 20  # bytes of a JSON of labels
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
@@ -27,12 +32,30 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return names
 
 
+def read_listed_labels(path: Path) -> ClassMap:
+    """Return the classes of a JSON as Mapillary's config: ``labels``, whose place in the list is the value in masks.
+
+    Those with ``evaluate: false`` are not scored. Names are ``readable`` if these are different, else ``name``. Raises
+    :class:`DataError` for a file of another form.
+    """
+    with guard(path, "list of labels"):
+        labels = json.loads(read_regular(path, MAX_LABELS))["labels"]
+        scored = [label.get("evaluate", True) is True for label in labels]
+        given = [[str(label.get(key, "")) for label in labels] for key in ("readable", "name")]
+        names = next((each for each in given if len({*each, ""}) == len(each) + 1), None)
+        if names is None or not 0 < len(names) <= IGNORE or not any(scored):
+            raise ValueError(f"expected 1 to {IGNORE} labels with different names")
+    table = class_map((), ignored=(IGNORE,)).table
+    table[: len(names)] = np.where(scored, np.cumsum(scored) - 1, IGNORE)
+    return ClassMap(tuple(name for name, kept in zip(names, scored, strict=True) if kept), table)
+
+
 class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
     ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``, or has
-    a class and its colour (:mod:`dinoskip.data.colours`). Names of masks may have an ending after the image's, and
-    other formats without loss are read where there are no PNGs.
+    a class and its colour (:mod:`dinoskip.data.colours`); a JSON lists classes as Mapillary's config does. Names of
+    masks may have an ending after the image's, and other formats without loss are read where there are no PNGs.
     """
 
     signatures = (object_as_void,)
@@ -72,11 +95,13 @@ class MasksConfig(TrainSubset, PairedMasks):
     def class_map(self, root: Path, folders: PairFolders) -> ClassMap:
         """Read the list of classes: 255 and values below ``first_value`` are ignored; errors as :func:`read_classes`.
 
-        Without the file, a list of colours is taken that a tool left (:data:`dinoskip.data.colours.LISTS`). With
-        ``values`` class i is ``values[i]``, and 255 is ignored unless it is one. Raises :class:`DataError` for more
-        than fit below 255, and :class:`ConfigError` unless there is a value for each class.
+        Without the file, a list of colours is taken that a tool left (:mod:`dinoskip.data.colours`). With ``values``
+        class i is ``values[i]``, and 255 is ignored unless it is one. Raises :class:`DataError` for more than fit below
+        255, and :class:`ConfigError` unless there is a value for each class.
         """
         path, first = root / self.classes, self.first_value
+        if path.suffix == ".json":
+            return read_listed_labels(path)
         colours = read_colours(path) if path.is_file() else find_colours(root)
         if colours is not None:
             return colours

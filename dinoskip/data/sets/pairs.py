@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_images, name_key, require_folder
+from dinoskip.data.recognise.generic import MASK_ENDINGS, MASK_EXTENSIONS
 from dinoskip.data.schema import violated
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
 from dinoskip.data.sets.kind import DatasetKind, Published
@@ -83,15 +84,6 @@ def pair(folders: PairFolders) -> Pairs:
         tuple(photos[name] for name in sorted(photos.keys() - labels.keys(), key=name_key)),
         tuple(labels[name] for name in sorted(labels.keys() - photos.keys(), key=name_key)),
     )
-
-
-MASK_ENDINGS = (
-    "", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_labels", "_gt", "_GT", "_L", "_annotation",
-    "_matte", "_m",
-)  # fmt: skip
-"""What names of masks are known to end in, after the image's name; a mask of the image's own name comes first."""
-MASK_EXTENSIONS = (MASK_SUFFIX, ".tif", ".tiff", ".bmp", ".gif")
-"""Of formats without loss; PNG comes first."""
 
 
 def found_names(folders: PairFolders, ending: str | None) -> PairFolders:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from dinoskip.errors import DiskFull
 from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
+from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
 from dinoskip.pipeline.sections import StorageRules, StudyBase
@@ -29,6 +30,7 @@ from dinoskip.settings.flops import supervised_step_flops, vit_parameters
 from dinoskip.settings.vit_config import MLP_RATIO, VitConfig
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised_config import SupervisedConfig
+from eval.tokencut.memory import drawn_bytes
 
 CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
@@ -52,6 +54,9 @@ def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, cla
 class Cost:
     """What a node takes: operations on the GPU, images that pass through a network, bytes that it leaves on disk.
 
+    ``memory`` is the peak of bytes that its graphs of tokens and its windows of features take on this machine, by the
+    rules that bound them; 0 where it has neither. Networks and their activations come on top.
+
     ``work`` is what its time grows with, in units that nodes of one ``kind`` share: operations where it trains or sends
     images through a network; where it reads features how many numbers; else 1. The kind is the stage, with the
     optimizer of a training, the use of features and the sort of data that is composed. ``precision`` is that of its
@@ -67,6 +72,7 @@ class Cost:
     node: str = ""
     kind: str = ""
     precision: str = "bf16"
+    memory: float = 0.0
 
     def hours(self, card: str) -> float:
         """GPU hours on a card of :data:`CARDS`."""
@@ -80,6 +86,7 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
     swept = {variant.sweep: variant for variant in reversed(variants)}
     recipe, reckoned = recipe_of(study), StudyWork(images, variants, nodes)
     passes = "bf16" if study.evaluate.precision == "auto" else study.evaluate.precision  # auto on a card is bf16
+    memory = _peaks(reckoned, study, nodes)
     of_nodes: list[Cost] = []
     for node in nodes:
         variant = swept[node.id] if node.stage == "sweep" else by_name.get(node.variant)
@@ -90,7 +97,7 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
         elif node.stage == "data":
             cost = Cost(node.stage, node.variant, kind=f"data {study.data[node.id.rpartition('/')[2]].kind}")
         else:
-            cost = replace(_evaluated(node, reckoned), precision=passes)
+            cost = replace(_evaluated(node, reckoned), precision=passes, memory=memory.get(node.id, 0.0))
         of_nodes.append(replace(cost, node=node.id, kind=cost.kind or node.stage))
     return of_nodes
 
@@ -135,6 +142,33 @@ def _evaluated(node: Node, reckoned: StudyWork) -> Cost:
         disk = float(sum(part.images * part.tokens * part.blocks for part in read) * settings.record.disk_per_token)
     images = sum(part.images for part in passed)
     return Cost(node.stage, node.variant, flop, disk, images, values or flop or 1.0, kind=kind)
+
+
+def peak_memory(
+    images: StudyImages, study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]
+) -> dict[str, float]:
+    """Peak bytes by node (:attr:`Cost.memory`) of those that have any; only evaluated sets are listed.
+
+    Raises :class:`DataError` where images are to be listed and are not there.
+    """
+    return _peaks(StudyWork(images, variants, nodes), study, nodes)
+
+
+def _peaks(reckoned: StudyWork, study: StudyBase, nodes: Sequence[Node]) -> dict[str, float]:
+    by_node = {node.id: _memory(node, reckoned, study.storage.window) for node in nodes}
+    return {name: peak for name, peak in by_node.items() if peak}
+
+
+def _memory(node: Node, reckoned: StudyWork, window: float) -> float:
+    """Peak bytes of what a node bounds: graphs of tokens by its task's rule or the gallery's, and a window."""
+    settings = node.settings
+    if isinstance(settings, GallerySettings):
+        return float(drawn_bytes(max((network.width for network in reckoned.networks.values()), default=0)))
+    if not isinstance(settings, TaskSettings):
+        return 0.0
+    sizes = [(part.tokens, part.network.width) for part in reckoned.read(node)]
+    graphs = max((settings.record.memory(settings.section, *size) for size in sizes), default=0)
+    return float(graphs) + (window if settings.windows else 0.0)
 
 
 def measured_rates(every_cost: Sequence[Cost], outputs: Path, machine: str) -> dict[str, float]:

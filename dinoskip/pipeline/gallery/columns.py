@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.data import sets as datasets
-from dinoskip.data.detection import annotated_boxes
-from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
-from dinoskip.data.sets.voc import annotation_of
-from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.io.files import write_json
 from dinoskip.io.images import image_size
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery.images import GalleryImages, cuttable, gallery_images, image_of, large_enough
+from dinoskip.pipeline.gallery.previews import MOST_CUTS, Pictured, write_previews
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
@@ -39,10 +35,11 @@ from eval.probe import load_heads, predict
 from eval.tokencut import TokenCutConfig, to_pixels
 from eval.tokencut.cut import cut
 from eval.tokencut.graph import centred, normalise, similarities
+from eval.tokencut.memory import LARGEST_DRAWN
 from eval.tokencut.positions import collect, open_removal
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
-from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel, build_gallery, write_sheets
+from visualize.gallery import Classes, Discovery, GalleryModel, build_gallery, write_sheets
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
@@ -51,93 +48,6 @@ _PATCHES = 32  # a side of what is shown, where images are large enough
 _LARGEST = 512  # pixels of it
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
 ByBlock = dict[int, dict[str, Any]]  # block -> image id -> what is drawn
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The images of a gallery: what the feature export needs, and the labelled set they come from (if any)."""
-
-    ids: tuple[str, ...]
-    paths: tuple[Path, ...]
-    labelled: Any = None
-    boxes: tuple[np.ndarray | None, ...] = ()
-    tags: tuple[tuple[str, ...], ...] = ()
-
-    def path(self, index: int) -> Path:
-        return self.paths[index]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def pages(self, size: int) -> list[_Shown]:
-        """``size`` images after the other."""
-        parts = [slice(at, at + size) for at in range(0, len(self), size)]
-        return [
-            replace(
-                self, ids=self.ids[part], paths=self.paths[part], boxes=self.boxes[part], tags=self.tags[part],
-                labelled=None if self.labelled is None else self.labelled.part(range(*part.indices(len(self)))),
-            )
-            for part in parts
-        ]  # fmt: skip
-
-
-def _shown(task: Task) -> _Shown:
-    """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
-    config, root = dataset_of(task)
-    settings: GallerySettings = task.settings
-    split, first = settings.split, settings.section.first
-    if not SEGMENTATION.given_by(config) and DETECTION.given_by(config):
-        boxes = datasets.open_labels(DETECTION, config, split, root)
-        chosen = range(min(first, len(boxes)))
-        return _Shown(
-            boxes.ids[:first],
-            tuple(boxes.path(i) for i in chosen),
-            boxes=tuple(boxes.boxes(i) for i in chosen),
-            tags=tuple(tuple(boxes.box_labels(i)) for i in chosen),
-        )
-    if not SEGMENTATION.given_by(config):
-        images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
-        images = _readable(images, first) if config.skip_broken else images
-        ids = images.ids[:first]
-        folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
-        return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
-    labelled = datasets.open_labels(SEGMENTATION, config, split, root)
-    count = min(first, len(labelled))
-    paths = tuple(labelled.path(i) for i in range(count))
-    return _Shown(
-        labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths)
-    )
-
-
-def _large(shown: _Shown, multiple: int) -> _Shown:
-    """The images that are no smaller than a patch; all, where none is, for the error to say so."""
-    kept = [index for index in range(len(shown)) if min(image_size(shown.path(index))) >= multiple]
-    if not kept or len(kept) == len(shown):
-        return shown
-    return replace(shown, ids=tuple(shown.ids[i] for i in kept), paths=tuple(shown.paths[i] for i in kept))
-
-
-def _readable(images: ImageFolder, count: int) -> ImageFolder:
-    """The first images that can be decoded; the others are named."""
-    names: list[str] = []
-    for index in range(len(images)):
-        if len(names) == count:
-            break
-        try:
-            images.read(index)
-            names.append(images.names[index])
-        except DataError as error:
-            log.warning("left out as broken: %s", error)
-    return replace(images, names=tuple(names) or images.names[:1])
-
-
-def _boxes(image: Path, *, upright: bool) -> np.ndarray | None:
-    """Ground-truth boxes of a VOC image, None where it has no annotation."""
-    annotation = annotation_of(image)
-    if not annotation.is_file():
-        return None
-    boxes = annotated_boxes(image, annotation, upright=upright)
-    return np.array([box[1:] for box in boxes], dtype=np.float32).reshape(-1, 4)
 
 
 def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
@@ -156,9 +66,13 @@ def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     return labels
 
 
-def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone) -> ByBlock:
-    """TokenCut of every shown image at every block; means of positions are over the images of ``store``."""
+def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone, most: int = 0) -> ByBlock:
+    """TokenCut of every shown image (of the first ``most`` unless 0) at every block.
+
+    Means of positions are over the images of ``store``.
+    """
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
+    whole = whole[: most or None]
     removal = open_removal(store, config.positions, network)
     if removal is not None:
         collect(removal, store, network)
@@ -180,7 +94,22 @@ def _discoveries(store: FeatureStore, config: TokenCutConfig, network: Backbone)
     return cuts
 
 
-def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBlock:
+def _other_cuts(store: FeatureStore, config: TokenCutConfig, network: Backbone, found: ByBlock) -> dict[str, ByBlock]:
+    """Cuts of the first images with their mean token subtracted and without the mean of each position.
+
+    Where at no block most images have no cut there is nothing to look into: nothing. Means of positions need images
+    of one grid.
+    """
+    gone = any(sum(not cut.is_cut for cut in cuts.values()) > len(cuts) / 2 for cuts in found.values() if cuts)
+    if not gone or config.centre or config.positions != "keep":
+        return {}
+    ways = {"centred": config.model_copy(update={"centre": True})}
+    if len(store.ids) > 1 and len({store.grid(index) for index in range(len(store.ids))}) == 1:
+        ways["position removed"] = config.model_copy(update={"positions": "mean"})
+    return {way: _discoveries(store, treated, network, MOST_CUTS) for way, treated in ways.items()}
+
+
+def _attention(backbone: Backbone, shown: GalleryImages, store: FeatureStore) -> ByBlock:
     """CLS attention (heads, h, w) of every shown image, sized as in ``store``; empty for networks without."""
     to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
     maps_of: ByBlock = {block: {} for block in store.blocks}
@@ -195,33 +124,73 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     return maps_of
 
 
-def _columns(task: Task, model: ShownModel, shown: _Shown, scratch: Path) -> list[GalleryModel]:
-    """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
+def _columns(task: Task, model: ShownModel, shown: GalleryImages, typical: float, scratch: Path) -> list[GalleryModel]:
+    """The columns of a network: one, or one for the levels of each grid where levels have grids of their own.
+
+    Levels of more than :data:`LARGEST_DRAWN` tokens on images whose sides are ``typical`` have none.
+    """
     label, asked = model.label, model.blocks
     weights = task.inputs.get(f"weights:{label}")
     whole: Backbone = open_backbone(model.backbone, weights, task.device, task.settings.precision)
+    parts = [
+        (backbone, blocks)
+        for backbone in whole.parts
+        if (blocks := [block for block in backbone.numbers if isinstance(asked, str) or block in asked])
+    ]
+    cells = [_cells(task.settings, backbone, typical) for backbone, _ in parts]
+    drawn = [number for number, count in enumerate(cells) if count <= LARGEST_DRAWN]
+    drawn = drawn or [int(np.argmin(cells))]  # the coarsest, of smaller images (_side)
+    notes = [
+        f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, blocks))} left out: {cells[number]:,} cells of "
+        f"{backbone.patch_size} pixels in an image, above {LARGEST_DRAWN:,}"
+        for number, (backbone, blocks) in enumerate(parts)
+        if number not in drawn
+    ]
     columns = []
-    for number, backbone in enumerate(whole.parts):
-        blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]
-        if not blocks:
-            continue
-        name = label if len(whole.parts) == 1 else f"{label}, {backbone.patch_size} px a cell"
-        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number)))
+    for number in drawn:
+        backbone, blocks = parts[number]
+        cell = "" if len(whole.parts) == 1 else f", {backbone.patch_size} px a cell"
+        column = _column(task, label, f"{label}{cell}", backbone, blocks, shown, scratch / str(number), notes)
+        columns.append(replace(column, words=f"{model.words or label}{cell}"))
+        notes = []  # one of the network's captions is enough
     return columns
 
 
 def _column(
-    task: Task, label: str, name: str, backbone: Backbone, blocks: list[int], shown: _Shown, scratch: Path
+    task: Task,
+    label: str,
+    name: str,
+    backbone: Backbone,
+    blocks: list[int],
+    shown: GalleryImages,
+    scratch: Path,
+    notes: Sequence[str],
 ) -> GalleryModel:
-    """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks."""
+    """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks.
+
+    ``notes`` are what its caption says beside, as of images whose graphs are too large to cut here.
+    """
     settings: GallerySettings = task.settings
     (read,), (facet,) = (backbone.read_at((asked,)) for asked in (settings.read, settings.facet))
     norm, of_cuts = (usual_norm(read_point, settings.norm) for read_point in (read, facet))
     square, native = Transform(mode="square", size=_side(settings, backbone, shown)), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     skips = dataset_of(task)[0].skip_broken
-    whole = _large(shown, backbone.size_multiple) if skips else shown
-    keys = export(backbone, whole, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+    whole = large_enough(shown, backbone.size_multiple) if skips else shown
+    small = cuttable(whole, backbone)
+    notes = list(notes)
+    if too_large := len(whole) - len(small):
+        images = f"{too_large} of {len(whole)} images"
+        notes.append(f"TokenCut of {images} left out: above {LARGEST_DRAWN:,} cells at their own size")
+    for note in notes:
+        log.warning("gallery, %s: %s", name, note)
+    most = 0 if shown.labelled is not None or shown.boxes else MOST_CUTS
+    discoveries: ByBlock = {}
+    other_cuts: dict[str, ByBlock] = {}
+    if len(small):
+        keys = export(backbone, small, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
+        discoveries = _discoveries(keys, settings.cut, backbone, most)
+        other_cuts = _other_cuts(keys, settings.cut, backbone, discoveries)
     inputs = {
         role.partition(":")[0]: part_folder(path, blocks)
         for role, path in task.inputs.items()
@@ -232,7 +201,8 @@ def _column(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=_discoveries(keys, settings.cut, backbone),
+        discoveries=discoveries,
+        other_cuts=other_cuts,
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)
@@ -242,21 +212,37 @@ def _column(
         surfaces=surface_maps(task, label, shown.ids, blocks),
         strips=strip_maps(task, label, blocks),
         rows=rows,
-        description=_described(backbone, square, (read, norm), facet, settings.cut.positions),
+        description="; ".join([_described(backbone, square, (read, norm), facet, settings.cut.positions), *notes]),
     )
 
 
-def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
+def _side(settings: GallerySettings, backbone: Backbone, shown: GalleryImages) -> int:
     """Pixels of the square that is shown: as set, else about 32 patches a side.
 
-    No more pixels than the images have, and no fewer than the probe's, in whole patches.
+    No more pixels than the images have, and no fewer than the probe's, in whole patches; but of at most
+    :data:`LARGEST_DRAWN` cells.
     """
+    multiple = backbone.size_multiple
+    most = math.isqrt(LARGEST_DRAWN) * backbone.patch_size // multiple * multiple
+    return min(_wanted_side(settings, backbone, _typical_side(shown)), max(most, multiple))
+
+
+def _typical_side(shown: GalleryImages) -> float:
+    """The median, over images, of the side in pixels of a square of their area."""
+    return float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
+
+
+def _wanted_side(settings: GallerySettings, backbone: Backbone, typical: float) -> int:
+    """:func:`_side` without a bound of cells, of images whose sides are ``typical``."""
     if settings.section.size is not None:
         return settings.section.size
-    multiple = backbone.size_multiple
-    typical = float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
     side = max(settings.least, min(_PATCHES * backbone.patch_size, typical, _LARGEST))
-    return whole_patches(round(side), multiple)
+    return whole_patches(round(side), backbone.size_multiple)
+
+
+def _cells(settings: GallerySettings, backbone: Backbone, typical: float) -> int:
+    """Cells of the square that would be shown of images whose sides are ``typical``."""
+    return (_wanted_side(settings, backbone, typical) // backbone.patch_size) ** 2
 
 
 def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str, positions: str) -> str:
@@ -282,14 +268,15 @@ def write_gallery(task: Task) -> None:
     each image's PCA picture, in the order of the pages; null for none}}. ``outliers.json`` has of each model and block
     the share of patches of outlying norm, their mean norm and the median, on the first page.
     """
-    shown, section = _shown(task), task.settings.section
+    shown, section = gallery_images(task), task.settings.section
     pages = shown.pages(section.page)
     # an id that is not there is said before any work
     chosen_images(shown.ids, section.similarity, "gallery.similarity")
     chosen_images(pages[0].ids, section.sheet, "gallery.sheet")
     kept: list[_PageSummary] = []
+    typical = _typical_side(shown)
     for number, page in enumerate(pages):
-        kept.append(_make_page(task, page, number, len(pages), kept[0].bases if kept else None))
+        kept.append(_make_page(task, page, number, len(pages), typical, kept[0].bases if kept else None))
     first, sizes = kept[0], [len(page) for page in pages]
     models = {
         name: _joined([summary.roughness[place] for summary in kept], sizes) for place, name in enumerate(first.names)
@@ -308,7 +295,7 @@ class _PageSummary:
 
 
 def _make_page(
-    task: Task, page: _Shown, number: int, pages: int, bases: list[dict[int, PcaBasis]] | None
+    task: Task, page: GalleryImages, number: int, pages: int, typical: float, bases: list[dict[int, PcaBasis]] | None
 ) -> _PageSummary:
     """Compute and write one page, in the colours of ``bases``; whatever else it needed is freed with this frame."""
     settings: GallerySettings = task.settings
@@ -316,7 +303,7 @@ def _make_page(
         columns = [
             (model.label, column)
             for place, model in enumerate(settings.models)
-            for column in _columns(task, model, page, Path(scratch) / str(place))
+            for column in _columns(task, model, page, typical, Path(scratch) / str(place))
         ]
         names, stores = [column.name for _, column in columns], [column.store for _, column in columns]
         views = pca_views(stores, page.ids, bases)
@@ -338,7 +325,7 @@ def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]
 
 def _write_page(
     task: Task,
-    page: _Shown,
+    page: GalleryImages,
     columns: Sequence[tuple[str, GalleryModel]],
     views: PcaViews,
     block: int,
@@ -348,9 +335,10 @@ def _write_page(
     """One page of several; the sheets beside the first. ``columns`` come with the labels of their networks."""
     settings: GallerySettings = task.settings
     section, labelled = settings.section, page.labelled
-    images = [_image(page, index) for index in range(len(page))]
+    images = [image_of(page, index) for index in range(len(page))]
     folders = [f"page-{page_number + 1}" if page_number else "" for page_number in range(pages)]
     links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
+    classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
     if isinstance(similar := section.similarity, int):
         similar = 0 if number else similar
     else:
@@ -362,7 +350,7 @@ def _write_page(
         section.model_copy(update={"similarity": similar}),
         title=settings.title,
         default_block=block,
-        classes=None if labelled is None else Classes(labelled.class_names, labelled.palette),
+        classes=classes,
         views=views,
         pages=links if pages > 1 else (),
         page=number,
@@ -371,7 +359,9 @@ def _write_page(
         names = [column.name for _, column in columns]
         strip = [_block_of_strip(task, column, section.block, label) for label, column in columns]
         photos = dict(zip(page.ids, page.paths, strict=True))
-        write_sheets(photos, names, views.aligned, block, task.out, section.sheet, strip)
+        write_sheets(
+            photos, [column.title for _, column in columns], views.aligned, block, task.out, section.sheet, strip
+        )
         write_json(
             task.out / "outliers.json",
             {
@@ -380,10 +370,20 @@ def _write_page(
             },
         )
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
+        write_previews(
+            Pictured(
+                images, [column for _, column in columns],
+                lambda place, name: _block_of_strip(task, columns[place][1], section.block, columns[place][0], name),
+                views, classes, strip,
+            ),
+            task.out,
+        )  # fmt: skip
 
 
-def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: str = "") -> int:
+def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: str = "", of_task: str = "") -> int:
     """The block asked for; else the one chosen for a network's first benchmark without the images it is scored on.
+
+    With ``of_task`` for the first benchmark of that task.
 
     Else, or where the network has no such block, its last but one.
     """
@@ -392,7 +392,7 @@ def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: 
     if asked is not None:
         return asked if asked in stored else default
     scores = Scores(principal({column.name: column.rows}), _records(task, label or column.name))
-    for benchmark in scores.benchmarks:
+    for benchmark in (known for known in scores.benchmarks if of_task in {"", known.task}):
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))
         chosen = scores.chosen(rows)
         if chosen is not None and column.store is not None and int(chosen.blocks[0]) in column.store.blocks:
@@ -408,10 +408,3 @@ def _records(task: Task, label: str) -> dict[EvalResult, ImageRecords]:
         if role.partition(":")[2] == label
         for row, records in read_records(path).items()
     }
-
-
-def _image(shown: _Shown, index: int) -> GalleryImage:
-    label = None if shown.labelled is None else shown.labelled.label(index)
-    boxes = shown.boxes[index] if shown.boxes else None
-    tags = shown.tags[index] if shown.tags else ()
-    return GalleryImage(shown.ids[index], shown.paths[index], label, boxes, tags)

@@ -23,13 +23,17 @@ def _contents_of_layers() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ShownModel:
-    """A network with a column: its name there, its variant and epoch, the blocks shown, its spec if it has one."""
+    """A network with a column: its key there, its variant and epoch, the blocks shown, its spec if it has one.
+
+    ``words`` are what the pages call it.
+    """
 
     label: str
     variant: str
     epoch: int
     blocks: str | Sequence[int] = "all"
     backbone: str | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,4 +84,5 @@ class GallerySettings(NodeSettings):
     def _of_model(self, model: ShownModel) -> dict[str, Any]:
         key = {"label": model.label, "variant": model.variant, "epoch": model.epoch}
         key |= {"backbone": model.backbone} if model.backbone is not None else {}
+        key |= {"words": model.words} if model.words not in {"", model.label} else {}
         return key | ({"blocks": model.blocks} if model.blocks != self.blocks else {})

@@ -9,9 +9,11 @@ from typing import Any
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look.study import MEASURES, Blocks, labels_of, study_tree
+from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results.rows import rows_in
+from dinoskip.pipeline.variants import Variant
+from dinoskip.results.rows import EvalResult, rows_in
 from dinoskip.settings.config import RawConfig, apply_overrides
 from dinoskip.settings.tasks import TASKS
 
@@ -62,10 +64,29 @@ def evaluate(
     tree["device"] = device
     changes = [f"{key}={value}" for key, value in (settings or {}).items()]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "evaluate"}), changes))
+    found = run_tasks(study, variants, tasks, device=device, workers=workers)
+    if not found:
+        raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
+    return [row.plain() for row in dict.fromkeys(row for rows in found.values() for row in rows)]
+
+
+def run_tasks(
+    study: StudyBase,
+    variants: tuple[Variant, ...],
+    tasks: Collection[str],
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    accept: Collection[str] = (),
+) -> dict[str, list[EvalResult]]:
+    """Run the nodes of ``tasks`` with what they need; the rows of each node by its id, {} where there is none.
+
+    ``accept`` are names of verdicts on the data that may pass beside those of the study.
+    """
     nodes = only(build_nodes(study, variants), tasks, gathering="")
     if not nodes:
-        raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
-    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=())
+        return {}
+    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
     runner.run({node.id for node in nodes})
-    outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
-    return [row.plain() for row in dict.fromkeys(row for output in outputs for row in rows_in(output))]
+    outputs = {node.id: runner.output(node.id) for node in nodes}
+    return {name: rows_in(output) for name, output in outputs.items() if output is not None}

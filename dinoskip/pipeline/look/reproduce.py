@@ -13,17 +13,19 @@ from dinoskip.data.recognise import recognise
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import hash_of
-from dinoskip.pipeline.graph import only
+from dinoskip.pipeline.look.evaluate import run_tasks
 from dinoskip.pipeline.look.study import dataset_of
-from dinoskip.pipeline.study import build_nodes, study_of
-from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.results.rows import EvalResult, rows_in
+from dinoskip.pipeline.study import study_of
+from dinoskip.results.rows import EvalResult
 from dinoskip.settings.config import RawConfig
 from dinoskip.settings.tasks import task
 from eval.published import NETWORKS, NUMBERS, PublicNetwork, PublicNumber, network_of
 
 Verdict = Literal["inside", "outside", "not comparable", "no data"]
-INSIDE, OUTSIDE, NOT_COMPARABLE, NO_DATA = "inside", "outside", "not comparable", "no data"
+INSIDE: Verdict = "inside"
+OUTSIDE: Verdict = "outside"
+NOT_COMPARABLE: Verdict = "not comparable"
+NO_DATA: Verdict = "no data"
 LAYOUTS: Mapping[str, Collection[str]] = {"coco20k": {"coco"}}
 """Kinds that lie in a folder that is recognised as another."""
 
@@ -80,7 +82,8 @@ def reproduce(
     """
     network = public_network(spec, name, networks)
     wanted = [number for number in numbers if number.network == network.name]
-    places = {id(number): _place(number, data) for number in wanted if number.band is not None}
+    read = _read(data) if any(number.band is not None for number in wanted) else []
+    places = {id(number): _place(number, read) for number in wanted if number.band is not None}
     together: dict[str, list[PublicNumber]] = {}
     for number in wanted:
         if places.get(id(number)) is not None:  # one study for what differs in the data set alone
@@ -95,16 +98,25 @@ def reproduce(
     return [_judged(number, network, rows.get(id(number))) for number in wanted]
 
 
-def _place(number: PublicNumber, data: Sequence[Path]) -> Mapping[str, Any] | None:
-    """Settings of the number's data set in the first of the folders that has it; None where none has."""
+def _read(data: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """Settings of the data set that lies in each of the folders, of those where one does."""
+    found: list[Mapping[str, Any]] = []
     for root in data:
+        with suppress(ConfigError, DataError):
+            if (settings := recognise(root).settings) is not None:
+                found.append(settings)
+    return found
+
+
+def _place(number: PublicNumber, read: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Settings of the number's data set, of the first of what was :func:`_read` that is it; None if none is."""
+    kind = number.data["kind"]
+    for settings in read:
+        if settings["kind"] != kind and settings["kind"] not in LAYOUTS.get(kind, ()):
+            continue
         with suppress(ConfigError, DataError):  # also of a task whose plug-in is not installed
             label = LABELS[task(number.task).label]
-            recognised = dict(recognise(root).settings or {})
-            kind = number.data["kind"]
-            if recognised.get("kind") != kind and recognised.get("kind") not in LAYOUTS.get(kind, ()):
-                continue
-            base = recognised if recognised.get("kind") == kind else {"root": recognised["root"]}
+            base = settings if settings["kind"] == kind else {"root": settings["root"]}
             tree = {"kind": kind, **base, **number.data}
             splits = task(number.task).splits(_section(number)).values()
             if all(len(label.items(datasets.open_labels(label, dataset_of(tree), split))) for split in splits):
@@ -137,17 +149,11 @@ def _study(
 
 def _measured(
     tree: dict[str, Any], name: str, device: str, workers: int, accept: Collection[str]
-) -> dict[str, list[EvalResult]]:
+) -> Mapping[str, Sequence[EvalResult]]:
     """Rows of a study's task, by data set."""
     study, variants = study_of(RawConfig(tree, {"": "reproduce"}), open_backbones=True)
-    nodes = only(build_nodes(study, variants), [name], gathering="")
-    runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept)
-    runner.run({node.id for node in nodes})
-    rows: dict[str, list[EvalResult]] = {}
-    for node in nodes:
-        if (out := runner.output(node.id)) is not None:
-            rows.setdefault(node.id.rpartition("/")[2], []).extend(rows_in(out))
-    return rows
+    found = run_tasks(study, variants, [name], device=device, workers=workers, accept=accept)
+    return {node.rpartition("/")[2]: rows for node, rows in found.items()}
 
 
 def _judged(number: PublicNumber, network: PublicNetwork, rows: Sequence[EvalResult] | None) -> Reproduced:

@@ -26,6 +26,7 @@ IMAGES = "all_images"
 MEASURES = tuple(record.name for record in tasks() if record.look is not None)
 """Tasks that a look does, of those that the folder has labels for."""
 Blocks = Literal["all"] | Sequence[int]
+CUT = 12  # photographs without labels on which TokenCut is drawn, at their own size: minutes for many
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def study_tree(
     """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
     root = Path(labels.data["root"]).resolve()
     name = name_of(labels)
-    name = safe_name(f"{name}-{images}-images" if images else name)
+    name = safe_name(f"{name}-{images}-images" if images and labels.found else name)
     skips = {"skip_broken": True} if skip_broken else {}
     shown = {IMAGES: {**labels.images, **skips}} if labels.images else {}
     limit = {**({"limit": images} if images and labels.found else {}), **skips}
@@ -136,15 +137,28 @@ def study_tree(
             evaluate[record.name] = {**(record.look or {}), "datasets": [name], **splits}
     if "knn" in evaluate:
         evaluate["knn"]["k"] = _neighbours(min(labels.classes, images or labels.classes))
+    page: dict[str, Any] = {"dataset": next(iter(shown), name)}
+    note = ""
+    if gallery and not labels.found:
+        count = len(datasets.open_images(dataset_of(labels.data), root, split="train"))
+        page["first"] = max(1, min(count, images or count))
+        note = _unlabelled(count, page["first"])
     tree = {
         "name": out.name,
         "output": str(out.parent),
         "data": {name: {**labels.data, **limit}, **shown},
         "variants": {"model": labelled(backbones)},
         "evaluate": evaluate,
-        "report": {"title": f"A look at {root.name}"},
+        "report": {"title": f"A look at {root.name}", **({"note": note} if note else {})},
     }
-    return {**tree, "gallery": {"dataset": next(iter(shown), name)}} if gallery else tree
+    return {**tree, "gallery": page} if gallery else tree
+
+
+def _unlabelled(count: int, shown: int) -> str:
+    """What the page says of photographs without labels: how many there are, and how many of them it shows."""
+    which = "" if shown == count else f"; the first {shown:,} are shown (--images 0: all)"
+    cuts = f" TokenCut is drawn on the first {CUT} of a page." if shown > CUT else ""
+    return f"{count:,} photographs without labels{which}.{cuts}"
 
 
 def _splits(record: EvaluationTask, found: Sequence[str]) -> dict[str, str]:

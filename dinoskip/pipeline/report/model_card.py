@@ -60,7 +60,7 @@ def scores_of(weights: str, places: Sequence[str]) -> list[Score]:
     if places and not rows:
         raise DataError(
             f"{', '.join(places)}: no row is of these weights ({weights[:16]}...)",
-            "evaluate the same file, such as `dinoskip probe --backbone weights:FILE`",
+            "evaluate the same file, such as `dinoskip eval probe weights:FILE`",
         )
     scores = Scores({"model": list(rows.values())}, records)
     chosen = [scores.chosen(scores.rows("model", key, scores.last_epoch("model", key))) for key in scores.benchmarks]
@@ -140,7 +140,7 @@ def _loading(source: CardSource) -> Iterator[str]:
 def _results(source: CardSource) -> Iterator[str]:
     yield "## Results\n"
     if not source.scores:
-        yield "None were given: `dinoskip models convert SPEC FOLDER --rows STUDY` adds them.\n"
+        yield "None were given: `dinoskip models convert NETWORK FOLDER --rows STUDY` adds them.\n"
         return
     yield "Frozen features, one block; 95 % intervals over images.\n"
     head = ("task", "data", "metric", "value", "95 %", "block", "block is", "protocol", "images")

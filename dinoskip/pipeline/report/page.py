@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
 import operator
@@ -14,14 +12,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
-from dinoskip.io.files import read_json, write_text
+from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
+from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
+from dinoskip.pipeline.report.reproduce import commands, yaml_of
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
@@ -32,13 +30,9 @@ from dinoskip.runtime.console import read_metrics
 from dinoskip.runtime.environment import describe
 from dinoskip.settings.config import dump, flatten
 from visualize import figures
-from visualize.paper import published
-from visualize.paper.cells import OurNumber, OwnDifferences
-from visualize.paper.labelled import beside, digits_of
-from visualize.paper.layout import ComparedTable
-from visualize.paper.others import OTHERS
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
+from visualize.report.content import PrintedTable
 from visualize.report.diagnostics import (
     calibration_table,
     epochs_tables,
@@ -50,7 +44,9 @@ from visualize.report.diagnostics import (
     tokens_table,
     weights_table,
 )
-from visualize.rows import StudyVariant, families, principal
+from visualize.report.names import NAMES
+from visualize.report.papers import StudyNumbers, printed_tables
+from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
@@ -62,13 +58,14 @@ def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
     report = measured(task)
     analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
-    study = _yaml(task.runtime["study"])
+    study = yaml_of(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
+    write_json(task.out / NAMES, {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
         page = replace(
             report,
             figures=_figures(task, report, analysis, Path(scratch)),
-            others=_others(task, report, analysis),
+            papers=_papers(task, report, analysis),
             **_pictures(task),
             diagnostics=[
                 *_measures(task, analysis),
@@ -77,7 +74,7 @@ def write_page(task: Task) -> None:
             ],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
-            commands=_commands(study),
+            commands=commands(study),
         )
         build_report(page, task.out)
 
@@ -95,9 +92,9 @@ def measured(task: Task) -> Report:
         baselines=baselines,
         records=_records(task),
         confounds=_confounds(task, variants),
-        notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(rows)],
+        notices=[*settings.said, *notices(task.inputs, settings.missing), *_not_finite(task, rows)],
         unmeasured=unmeasured([*task.inputs, *settings.missing]),
-        compare=[name for name in settings.section.compare if name in published.PUBLISHED],
+        compare=settings.section.compare,
         datasets=published_names(settings.data),
         epochs=settings.epochs,
         trained_on=settings.trained_on,
@@ -129,13 +126,14 @@ def _records(task: Task) -> dict[EvalResult, ImageRecords]:
 
 
 def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
-    """A log of every training run, by variant, in the study's order."""
+    """A log of every training run, by the variant's words, in the study's order."""
     logs = {
         role.partition("/")[2]: read_metrics(path / name)
         for role, path in task.inputs.items()
         if role.startswith(_TRAINING)
     }
-    return {variant.name: logs[variant.name] for variant in task.settings.variants if variant.name in logs}
+    named = task.settings.words_of
+    return {named(variant.name): logs[variant.name] for variant in task.settings.variants if variant.name in logs}
 
 
 def _trained_with(task: Task) -> dict[str, str]:
@@ -145,7 +143,7 @@ def _trained_with(task: Task) -> dict[str, str]:
         if role.startswith(_TRAINING) and (path / "env.json").is_file():
             machine = RunMachine.read(path)
             about = f"torch {machine.torch}, {machine.cores} cores of {machine.processor}, GPUs: {machine.GPUs}"
-            machines.setdefault(about, []).append(role.partition("/")[2])
+            machines.setdefault(about, []).append(task.settings.words_of(role.partition("/")[2]))
     if len(machines) == 1:
         return {"trained with": next(iter(machines))}
     return {f"trained with ({', '.join(names)})": about for about, names in machines.items()}
@@ -177,10 +175,12 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
             "weights": last.weights[:12],
         }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
-    about |= {"family": run.family, "seed": run.seed} if run.family else {}
+    about |= {"family": task.settings.words_of(run.family), "seed": run.seed} if run.family else {}
     if run.model is not None and run.optimizer is not None:
         about |= {"role": role_of(run.model), "optimizer": run.optimizer.name, "depth": run.model.blocks}
-    return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
+    words = task.settings.words_of(name)
+    shown |= {"in files": name} if words != name else {}
+    return StudyVariant(words, rows=rows, settings=shown, unresolved=unresolved, key=name, **about)
 
 
 _PARTS = ("model", "initialisation", "optimizer")
@@ -270,9 +270,10 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
-        figures.depth_figure(kept, _families(task.settings.trained), out / "depth"),
+        figures.depth_figure(kept, _families(task), out / "depth"),
     ]
-    order, (_, rough) = [variant.name for variant in task.settings.variants], _roughness(task)
+    drawn.append(_features_figure(task, out))
+    order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis.trained[key] for name, key in _last_epochs(task, analysis.trained).items()}
@@ -290,19 +291,46 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
     return [figure for figure in drawn if figure is not None]
 
 
+def _features_figure(task: Task, out: Path) -> figures.Figure | None:
+    """Token cosine, effective rank and outliers of the gallery's images by block; None without a gallery's numbers."""
+    gallery = task.inputs.get("gallery")
+    if gallery is None or not (gallery / FEATURES).is_file():
+        return None
+    summed, outliers = read_json(gallery / FEATURES), read_json(gallery / "outliers.json")
+    names = _last_epochs(task, summed)
+
+    def curves(of_network: Mapping[str, Any], key: str, factor: float = 1.0) -> dict[str, dict[int, float]]:
+        return {
+            words: {int(block): factor * row[key] for block, row in of_network[name].items()}
+            for words, name in names.items()
+        }
+
+    quantities = {
+        "mean cosine of an image's patches": curves(summed, "cosine"),
+        "effective rank of an image's patches": curves(summed, "rank"),
+        "outlier patches, %": curves(outliers, "share", 100.0),
+    }
+    return figures.features_figure(quantities, out / "features", list(_in_order(task)))
+
+
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
-    """``{variant: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
+    """``{words: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
 
     Networks that are not trained go by the variant's own name.
     """
     names: dict[str, str] = {}
-    for variant in (listed.name for listed in task.settings.variants):
+    for words, variant in _in_order(task).items():
         epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
         if epochs:
-            names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
+            names[words] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
         elif variant in networks:
-            names[variant] = variant
+            names[words] = variant
     return names
+
+
+def _in_order(task: Task) -> dict[str, str]:
+    """Names of the study's variants by their words."""
+    return {task.settings.words_of(variant.name): variant.name for variant in task.settings.variants}
 
 
 def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
@@ -333,17 +361,18 @@ def _inside(task: Task, photographs: Inside) -> Inside:
     )
 
 
-def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
-    """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
+def _families(task: Task) -> dict[str, tuple[str, int]]:
+    """``{words: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
     families: dict[str, tuple[str, int]] = {}
-    for variant in variants:
+    for variant in task.settings.trained:
         if variant.model is not None and variant.optimizer is not None:
             key = json.dumps([{**dump(variant.model), "depth": None}, dump(variant.optimizer)], sort_keys=True)
             label = ", ".join(filter(None, (role_of(variant.model), variant.optimizer.name)))
             if label in names.values() and key not in names:
                 label = f"{label} ({variant.name})"
-            families[variant.name] = (names.setdefault(key, label), variant.model.blocks)
+            words = task.settings.words_of(variant.name)
+            families[words] = (names.setdefault(key, label), variant.model.blocks)
     return families
 
 
@@ -355,7 +384,9 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         body = []
         for name, path in swept.items():
             sweep = SweepResult.read(path)
-            body += [[name, run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates]
+            body += [
+                [task.settings.words_of(name), run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates
+            ]
             measure = f"{sweep.measure} after {sweep.epochs} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
@@ -365,7 +396,8 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         tables += [outliers] if outliers.rows else []
     for role, path in sorted(task.inputs.items()):
         if role.startswith("calibrate/"):
-            tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
+            words = task.settings.words_of(role.partition("/")[2])
+            tables.append(calibration_table(words, read_json(path / "calibration.json")))
     if analysis:
         tables += [quantised_table(analysis.quantised)] if analysis.quantised else []
         tables += label_free_tables(analysis.label_free or {})
@@ -387,38 +419,11 @@ def _tokens(task: Task, analysis: Analysis | None) -> dict[str, dict[str, float]
     return {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
 
 
-def _others(task: Task, report: Report, analysis: Analysis | None) -> list[ComparedTable]:
-    """The other papers' tables that the report asks for, each line with all seeds of the network of its label."""
-    names = [name for name in task.settings.section.compare if name in OTHERS]
-    tokens, labelled = _tokens(task, analysis) if names else {}, dict[str, dict[str, dict[str, OurNumber]]]()
-    for name, seeds in families(report.variants).items():
-        label = label_of(task.settings.variant(seeds[0].name))
-        labelled.setdefault(label, {})[name] = _measured(name, seeds, tokens)
-    own = OwnDifferences(report.rows, report.records)
-    return [beside(name, labelled, own) for name in names]
-
-
-def _measured(
-    network: str, seeds: Sequence[StudyVariant], tokens: Mapping[str, Mapping[str, float]]
-) -> dict[str, OurNumber]:
-    """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens, over all seeds."""
-    accuracies: dict[str, dict[str, EvalResult]] = {}
-    conditions: dict[str, list[float]] = {}
-    for run in seeds:
-        for row in sorted(run.rows, key=_EPOCH):
-            if row.task == "classify" and row.metric in ("top1", "top5") and not row.note and math.isfinite(row.value):
-                for key in (row.metric, f"{row.metric} {row.dataset}"):
-                    accuracies.setdefault(key, {})[run.name] = row
-        for key, value in tokens.get(run.name, {}).items():
-            conditions.setdefault(f"ln κ {key}", []).append(value)
-    found = {
-        key: OurNumber(network, tuple(row.value for row in rows.values()), tuple(rows.values()), len(seeds))
-        for key, rows in accuracies.items()
-    }
-    return found | {
-        key: OurNumber(network, tuple(values), trained=len(seeds), digits=digits_of(key))
-        for key, values in conditions.items()
-    }
+def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[PrintedTable]:
+    """The published tables that the report asks for, with the study's numbers in them."""
+    asked = task.settings.section.compare
+    labels = {task.settings.words_of(variant.name): label_of(variant) for variant in task.settings.variants}
+    return printed_tables(asked, StudyNumbers(report, labels, _tokens(task, analysis))) if asked else []
 
 
 def _pictures(task: Task) -> dict[str, Any]:
@@ -427,7 +432,9 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    previews = [strip_of(source)]
+    listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source)]
+    scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
+    previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
     previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
     sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
     return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
@@ -436,8 +443,10 @@ def _pictures(task: Task) -> dict[str, Any]:
 def strip_of(gallery: Path) -> Preview:
     """The first photographs above each network's colours."""
     blocks = read_json(gallery / "strip.json") if (gallery / "strip.json").is_file() else {}
-    alike = "colours aligned between the models" if len(set(blocks.values())) < 2 else "colours compare within a line"
-    caption = f"PCA of patch features to RGB, {alike}, each network at the block that its line names."
+    alike = (
+        "colours aligned between the networks" if len(set(blocks.values())) < 2 else "colours comparable within a row"
+    )
+    caption = f"PCA of patch features to RGB, {alike}. The block is given beside each row."
     caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
     return Preview(gallery / "strip.png", caption, "photographs above each model's PCA colours")
 
@@ -445,27 +454,12 @@ def strip_of(gallery: Path) -> Preview:
 # --- what is said ----------------------------------------------------------------------------------------
 
 
-def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
+def _not_finite(task: Task, rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """Numbers that came out empty: there was nothing to average."""
     lines = []
     for name, variant_rows in rows.items():
         empty = sorted({f"{row.metric} on {row.dataset}" for row in variant_rows if not math.isfinite(row.value)})
-        lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+        lines += (
+            [f"{task.settings.words_of(name)}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+        )
     return lines
-
-
-def _commands(study: str) -> list[str]:
-    versions, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
-    return [
-        f"# dinoskip {versions['dinoskip']}, Python {versions['python']}, torch {versions['torch']}",
-        f"# study.yaml, in this folder, has every setting written out; sha256 {digest}",
-        "dinoskip run study.yaml      # everything; data.NAME.root=DIR where data lie elsewhere",
-        "dinoskip report study.yaml   # this page again, from the stages that are there",
-    ]
-
-
-def _yaml(study: Mapping[str, Any]) -> str:
-    """What ``dinoskip run`` needs to do it again."""
-    stream = io.StringIO()
-    YAML(typ="safe", pure=True).dump(study, stream)
-    return stream.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dinoskip.pipeline.graph import NodeSettings
@@ -11,6 +12,7 @@ from dinoskip.pipeline.stage import without_place
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
+from dinoskip.pipeline.words import variant_words
 from dinoskip.settings.config import dump
 from visualize.report.config import ReportConfig
 
@@ -43,8 +45,16 @@ class ReportSettings(NodeSettings):
         return self.recipe.dataset if self.recipe else ""
 
     def variant(self, name: str) -> Variant | None:
-        """The variant of a name; None if rows are of none."""
-        return next((variant for variant in self.variants if variant.name == name), None)
+        """The variant of a name, or of the words for it; None if rows are of none."""
+        return next((one for one in self.variants if name in (one.name, self.words_of(one.name))), None)
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return variant_words(self.variants)
+
+    def words_of(self, name: str) -> str:
+        """What the page calls a variant, or all seeds of one (:mod:`dinoskip.pipeline.words`)."""
+        return self._words.get(name, name)
 
     @property
     def trained(self) -> list[Variant]:

@@ -23,6 +23,7 @@ from dinoskip.pipeline.stage import (
 )
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.weights import evaluated_epochs
+from dinoskip.pipeline.words import at_epoch, variant_words
 from dinoskip.settings.fields import Name
 from dinoskip.settings.tasks import EvaluationTask, StripPictures, SurfacePictures, tasks
 from dinoskip.settings.tasks import task as task_record
@@ -146,6 +147,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     models: list[ShownModel] = []
     outside: dict[str, tuple[Any, ...]] = {}
     seeds: dict[str, str] = {}  # the first of each network
+    words = variant_words(nodes.variants)
     for model in nodes.models:
         variant = model.variant.name
         first = seeds.setdefault(model.variant.family or variant, variant)
@@ -153,7 +155,9 @@ def add_nodes(nodes: StudyNodes) -> None:
         if variant != first or (spec is None and model.epoch not in epochs):
             continue
         label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and spec is None else variant
-        models.append(ShownModel(label, variant, model.epoch, nodes.blocks(model.variant), spec))
+        called = words[model.variant.family or variant]
+        called = called if label == variant else at_epoch(called, model.epoch)
+        models.append(ShownModel(label, variant, model.epoch, nodes.blocks(model.variant), spec, called))
         outside |= {f"backbone {spec}": content for content in model.outside.values()}
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
         inputs |= _measured(nodes, model.place, label, name, other_sets)
@@ -194,7 +198,5 @@ STAGE = Stage(
     measures="the gallery",
     check=check,
     version=layers.version(),
-    command=Command(
-        "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
-    ),
+    command=Command("make a page of images × blocks × networks, of any images", "gallery.first=40", kind="images"),
 )

@@ -33,7 +33,7 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.plugins import ByName
 from dinoskip.settings.config import RawConfig, dump, validate
 from dinoskip.settings.fields import Name
-from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
+from dinoskip.training.objectives import OwnObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job, TrainConfig
 
@@ -65,7 +65,7 @@ def _unpickled(objective: type[BaseModel], values: dict[str, Any], given: set[st
     return kind.model_construct(given, **values)
 
 
-_OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(AnyObjective)))
+_OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(OwnObjective)))
 AnySection: Any = Annotated[
     _OF_OBJECTIVES,
     Field(discriminator="objective"),

@@ -263,3 +263,22 @@ def test_an_annotation_without_an_outline_is_a_box_alone(coco: Path) -> None:
         open_labels(DETECTION, config, "all").check_outlines(at)
     left = open_labels(DETECTION, config.model_copy(update={"skip_broken": True}), "all")
     assert (NAMES[0] in left.ids, left.left_out) == (False, 1)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), None, True, [1]])
+def test_a_number_that_no_other_entry_can_name_is_refused(coco: Path, number: Any) -> None:
+    rewrite(coco, lambda content: content["annotations"][0].update(id=number))
+    with pytest.raises(DataError, match="neither a name nor a number"):
+        open_labels(DETECTION, Coco20kConfig(root=str(coco)), "trainval")
+
+
+def test_an_area_below_nothing_is_refused(coco: Path) -> None:
+    """pycocotools counts objects of an area from 0 on, and leaves out the others without a word."""
+    path = coco / "annotations" / "instances_train2014.json"
+    rewrite(coco, lambda content: content["annotations"][0].update(area=-1))
+    dataset = open_labels(DETECTION, CocoJsonConfig(root=str(coco / "train2014"), annotations=str(path)), "all")
+    assert isinstance(dataset, CocoDetection)
+    images = [dataset.numbers.index(9), dataset.numbers.index(5)]
+    with pytest.raises(DataError, match="annotation 1: its area is -1"):
+        dataset.entries(images[0])
+    assert [entry["id"] for entry in dataset.entries(images[1])] == [4]

@@ -14,8 +14,8 @@ import eval.tokencut.positions
 from dinoskip.diagnostics.position_removal import insid3_debiased
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from eval.objects import ObjectsConfig
-from eval.saliency import SaliencyConfig
+from dinoskip_dense.objects import ObjectsConfig
+from dinoskip_dense.saliency import SaliencyConfig
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
 from eval.tokencut.lost import lost
 from eval.tokencut.positions import (

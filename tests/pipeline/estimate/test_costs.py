@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.cli import main
+from dinoskip.cli import main, studies
 from dinoskip.errors import DataError, DiskFull
 from dinoskip.io.files import write_json
 from dinoskip.pipeline.estimate.costs import HEADER, Cost, costs, lines, measured_rates, peak_disk
@@ -19,6 +19,7 @@ from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
 from dinoskip.settings.config import RawConfig
 from dinoskip.settings.flops import dino_step_flops
 from dinoskip.settings.vit_config import VitConfig
+from eval.tokencut.memory import drawn_bytes, peak_bytes
 
 ROOT = Path(__file__).parents[3]
 TABLE2 = ROOT / "configs" / "paper" / "table2_dino.yaml"
@@ -150,3 +151,32 @@ def test_the_command_needs_no_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["card"] == "h100"
     assert {"pretrain", "features", "probe", "tokencut"} <= {stage["stage"] for stage in told["stages"]}
     assert all(stage["known"] == "not measured" and stage["hours_here"] is None for stage in told["stages"])
+
+
+def test_memory_is_that_of_the_rule_which_bounds_it() -> None:
+    made, _ = estimated()
+    cut = {cost.memory for cost in made if cost.stage == "tokencut"}
+    assert cut == {peak_bytes(40 * 30, 384), peak_bytes(32 * 24, 384)}, "COCO's images and VOC's, patches of 16"
+    windows, _ = estimated("evaluate.features=window", "storage.window=3GB")
+    assert {cost.memory for cost in windows if cost.stage == "tokencut"} == {peak + 3e9 for peak in cut}
+    assert {cost.memory for cost in made if cost.stage == "gallery"} == {drawn_bytes(384)}
+    assert not any(cost.memory for cost in made if cost.stage in {"pretrain", "report"})
+
+
+@pytest.mark.parametrize("usable", [10**6, 10**12])
+def test_a_plan_states_memory_and_warns_where_it_does_not_fit(
+    usable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "name: memory\noutput: runs\ndata: {scenes: {kind: scenes, images: 30, size: 64}}\n"
+        "variants: {model: [{label: net, backbone: timm:vit_tiny_patch16_224}]}\n"
+        "evaluate: {tokencut: {datasets: [scenes], split: val}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(studies, "usable_memory", lambda: usable)
+    assert main(["plan", "study.yaml", "--json"]) == 0
+    said = capsys.readouterr()
+    steps = {step["stage"]: step["memory"] for step in json.loads(said.out)}
+    assert steps["tokencut"] == peak_bytes(16, 192)
+    assert steps["report"] is None
+    assert ("can be had here" in said.err) == (usable < steps["tokencut"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from pydantic import TypeAdapter
@@ -15,7 +14,7 @@ from dinoskip.pipeline.stages.pretrain import AnySection
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.config import RawConfig, dump, merge
-from dinoskip.training.objectives import AnyObjective
+from dinoskip.training.objectives import OBJECTIVES
 from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 
 STUDY = """
@@ -37,7 +36,7 @@ analyze: {model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}
 """
 
 
-@pytest.mark.parametrize("kind", get_args(AnyObjective), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", OBJECTIVES.values(), ids=lambda kind: kind.__name__)
 def test_a_section_has_the_defaults_of_its_objective(kind: type) -> None:
     name = kind.model_fields["objective"].default
     given = REQUIRED.get(name, {})

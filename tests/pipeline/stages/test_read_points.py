@@ -138,7 +138,7 @@ def test_the_mlp_of_a_skipless_block_scores_what_its_output_does(
     for parameter in model.parameters():  # large enough for tokens to differ behind two skipless blocks
         parameter.data.normal_(0, 0.1, generator=rng)
     save_weights(weights, model.state_dict(), config, {})
-    command = [task, "--backbone", f"weights:{weights}", "--data", str(voc), "--out", str(out), *settings]
+    command = ["eval", task, f"weights:{weights}", "--data", str(voc), "--out", str(out), *settings]
     capsys.readouterr()
     assert main([*command, f"evaluate.{task}.facet=[out, mlp, attn]", "--json", "-q"]) == 0
     values: dict[str, list[Any]] = defaultdict(list)

@@ -180,7 +180,7 @@ def test_outlying_patches_are_marked_and_counted(make_scene, tmp_path):
     rows = outliers_table({"v": {"1": usual, "2": {**usual, "ratio": 2.5}}}).rows
     assert rows == [["v", 2, 2.5, 0.0, None, 1.0]], "the block of the largest norm is there without outliers, too"
     (line,) = outliers_said({"v": {"1": usual, "2": {**usual, "ratio": 2.5}}})
-    assert line == "norms of patches, v: the largest is 2.5 medians at block 2, 0.00 % are outliers"
+    assert line == "v: no high-norm outlier patches (max norm 2.5 × median, block 2)"
     assert "LOST may start from one" in outliers_said({"v": {"1": {**usual, "share": 0.1}}})[-1]
 
 

@@ -10,12 +10,11 @@ from dinoskip.decisions.wording import points
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
-from visualize.report.answer import answers, choices, compared_pairs, verdict
+from visualize.report.answer import NO_SCORE, answers, choices, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.overview import overviews
-from visualize.rows import REMEDY, StudyVariant
+from visualize.rows import DEFAULT, INITIALISED, REMEDY, SKIP, StudyVariant
 
 IDS = tuple(str(number) for number in range(100))
 
@@ -82,7 +81,7 @@ def test_a_difference_that_one_test_finds_is_undecided_among_many():
     ]
     found = answered(*pair, *more)
     assert [line.sign for answer in found for line in answer.lines] == [0, 0, 0]
-    said = "Compared with s: o cannot be told apart from it. Compared with s0: o0 cannot be told apart from it."
+    said = "Compared with s: o does not differ significantly. Compared with s0: o0 does not differ significantly."
     assert verdict(found).startswith(said)
 
 
@@ -96,10 +95,13 @@ def test_a_dead_network_never_wins_and_has_no_interval():
     [line] = found[0].lines
     assert line.sign == 0
     assert line.first.is_dead
-    assert line.certainty == "undecided: o is dead"
+    assert line.certainty == "undecided: o has collapsed"
     said = f"o, CorLoc, voc val: 1 of 1 blocks (1): tokens alike, {FAILED}; {REMEDY}"
     assert said in cautions(found)
-    assert "o, CorLoc, voc val: network dead: tokens alike, graphs complete, nothing gained" in cautions(found)
+    assert (
+        "o, CorLoc, voc val: network collapsed: all patches alike, affinity graph degenerate, "
+        "nothing gained in training" in cautions(found)
+    )
     [cells] = answer_table(found).rows
     assert cells[2] == f"60.0 b1: tokens alike, {FAILED}"
     beaten = answered(("s", SKIP, "soap", [corloc("s", 0.6)]), ("o", INITIALISED, "soap", [corloc("o", 0.2, **gone)]))
@@ -111,7 +113,7 @@ def test_a_complete_graph_alone_bars_no_verdict():
     found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **offset)]))
     [line] = found[0].lines
     assert (line.sign, line.first.is_dead, line.first.failed_there) == (1, False, FAILED)
-    assert not any("dead" in one for one in cautions(found))
+    assert not any("collapsed" in one for one in cautions(found))
     assert overviews(found, ())[0].lines[1][1][0].word == "higher, one training each, graph complete at τ = 0.2"
 
 
@@ -161,10 +163,10 @@ def test_what_was_not_run_has_no_difference():
     row = replace(corloc("o", 0.5)[0], dataset="coco")
     found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [(row, None)]))
     assert [line.difference for line in found[0].lines] == [None, None]
-    assert verdict(found) == "The networks share no measure: nothing can be said of a difference."
+    assert verdict(found) == "The networks were not scored on the same metric, so they cannot be compared."
     shown = {line[2] for line in answer_table(found).rows}
     assert shown == {"not run", "50.0 [41.0, 59.0] b1, best on these images 50.0 b1"}
-    assert verdict([]) == "No measure was run."
+    assert verdict([]) == NO_SCORE
 
 
 def test_training_that_has_lifted_nothing_is_named():

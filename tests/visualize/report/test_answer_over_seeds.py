@@ -11,13 +11,12 @@ import pytest
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import answers, compared_pairs, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.separation import NOT_TESTED, separation_said, separations, speechless
-from visualize.rows import StudyVariant
+from visualize.rows import INITIALISED, SKIP, StudyVariant
 
 PAGES = ("several", "single")
 VALUES = {
@@ -82,7 +81,7 @@ def test_one_seed_on_one_side_is_undecided_and_says_so():
 def test_the_better_one_must_be_above_its_own_start():
     [line] = answered(variants(gained=0.0))[0].lines
     assert line.verdict == "undecided"
-    assert line.certainty == "undecided: ours is not clearly above its own start (−0.7)"
+    assert line.certainty == "undecided: ours is not clearly above its own initialisation (−0.7)"
 
 
 def test_the_page_says_what_is_random(tmp_path):
@@ -132,7 +131,7 @@ def test_a_measure_separates_that_is_above_the_rule_and_the_untrained(trained, u
     silent = speechless([found])
     [line] = answers(studied, scores, baselines, silent)[0].lines
     assert line.verdict == ("higher" if separates else "undecided")
-    assert (line.why == "this measure separates nothing here") is not separates
+    assert line.why.startswith("inconclusive") is not separates
     apart = r"[+−]?\d+\.\d \[[+−]\d+\.\d, \+\d+\.\d\] against the"
     said = rf"best trained 60\.\d \(ours\), {apart} same place \(.+\), {apart} best untrained one \(.+, (ours|skip)\)\."
     assert re.search(said, separation_said([found])[0])
@@ -142,9 +141,9 @@ def test_a_silent_measure_is_folded_on_the_page(tmp_path):
     studied, records, baselines = with_records((0.5, 0.6), 0.6, 0.1)
     build_report(Report(title="t", variants=studied, baselines=baselines, records=records), tmp_path)
     page, text = ((tmp_path / name).read_text() for name in ("index.html", "report.md"))
-    assert "Measures on which no trained network is above these, so that they decide nothing: PCK" in page
-    folded = page.index("<details><summary>Measures that separate nothing here")
-    assert page.index("not separating") < folded < page.index("ours</bdi> −")
+    assert "Inconclusive metrics: no trained network is above these: PCK" in page
+    folded = page.index("<details><summary>Inconclusive metrics")
+    assert page.index("inconclusive</span>") < folded < page.index("ours</bdi> −")
     assert text.index("<details") < text.index("ours − skip")
 
 
@@ -181,5 +180,5 @@ def test_of_several_pairs_those_without_a_resolved_rate_are_counted():
     found = answered(studied)
     assert [line.verdict for pair in found for line in pair.lines] == ["undecided", "better"]
     assert verdict(found) == (
-        "Compared with skip: ours gets no verdict, a learning rate being unresolved; more is better on 1 of 1 measures."
+        "Compared with skip: ours gets no verdict, a learning rate being unresolved; more is better on 1 of 1 metrics."
     )

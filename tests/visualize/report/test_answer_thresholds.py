@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.visualize.report.test_answer import answered, corloc
-from visualize.paper.published import INITIALISED, SKIP
+from visualize.rows import INITIALISED, SKIP
 
 SKIPPED = ("s", SKIP, "soap", [corloc("s", 0.2)])
 

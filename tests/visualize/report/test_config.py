@@ -1,25 +1,31 @@
-from __future__ import annotations
+"""Which published tables a report may be compared with."""
 
-import typing
+from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
 
-from visualize.paper.others import OTHERS
-from visualize.paper.published import PUBLISHED
-from visualize.report.config import PaperTable, ReportConfig
+from dinoskip.errors import ConfigError
+from dinoskip.plugins import found
+from dinoskip.settings.config import RawConfig, validate
+from visualize.report.config import ReportConfig
 
 
-def test_every_published_table_can_be_named():
-    assert typing.get_args(PaperTable) == (*PUBLISHED, *OTHERS)
-
-
-def test_one_table_is_a_list_of_one():
-    assert ReportConfig(compare="paper.table2").compare == ("paper.table2",)
+def test_nothing_is_compared_by_default():
     assert ReportConfig(compare=None).compare == ()
 
 
-@pytest.mark.parametrize("compare", ["paper.table9", ["paper.table1", "paper.table1"]])
-def test_unknown_tables_and_one_twice_are_refused(compare):
+def test_a_table_that_no_installed_paper_has_is_refused():
     with pytest.raises(ValidationError):
-        ReportConfig(compare=compare)
+        ReportConfig(compare="paper.table9")
+
+
+def test_without_papers_a_table_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    without = {at: part for at, part in found().items() if at[0] != "papers"}
+    monkeypatch.setattr("dinoskip.plugins.found", lambda: without)
+    with pytest.raises(ConfigError) as refused:
+        validate(ReportConfig, RawConfig({"compare": "paper.table2"}))
+    assert refused.value.exit_code == 2
+    (line,) = refused.value.problems
+    assert "compare" in line
+    assert "paper.table2" in line

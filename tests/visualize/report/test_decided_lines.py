@@ -9,11 +9,11 @@ import pytest
 from dinoskip.results.estimates import least_gap
 from tests.visualize.report.test_answer import answered, corloc
 from tests.visualize.report.test_answer_over_seeds import VALUES, scores_of, variants
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import answers, verdict
 from visualize.report.cautions import cautions
 from visualize.report.separation import separations
+from visualize.rows import INITIALISED, SKIP
 
 
 def of_shown(studied):
@@ -39,7 +39,10 @@ def test_a_block_chosen_on_the_images_shown_gives_no_verdict_and_the_line_says_w
     [line] = pair.lines
     assert (line.verdict, line.sign) == ("undecided", 0)
     assert line.certainty == "undecided: chosen on the images shown: ours and skip"
-    assert verdict([pair]) == "ours and skip cannot be told apart on the one measure."
+    assert verdict([pair]) == (
+        "The difference between ours and skip is not significant on the one metric "
+        "(chosen on the images shown: ours and skip)."
+    )
     assert separations(studied, scores_of(studied), [])[0].separates is None, "nothing was tested"
     build_report(Report(title="t", variants=studied), tmp_path)
     for file in ("index.html", "report.md", "tables/answer.md"):
@@ -86,5 +89,5 @@ def test_the_page_of_one_training_each_never_says_better(tmp_path) -> None:
     assert "is higher, one training each, in mIoU" in page
     assert "better" not in page.partition("<details")[0]
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "another training may not" in html
+    assert "another seed may differ" in html
     assert 'class="higher"' in html

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.visualize.report.test_answer import answered, corloc
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import SAME_WEIGHTS, verdict
 from visualize.report.overview import NOT_SEPARATING, overview_tables, overviews
+from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 
 def of_three(*, weights=""):
@@ -29,7 +29,7 @@ def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
     higher, lower = "higher, one training each", "lower, one training each"
     assert table.rows == [["s", "block 1 60.0"], ["o", f"{higher} +30.0"], ["d", f"{lower} −40.0"]]
     assert verdict(of_three()) == (
-        f"Compared with s: o is {higher}, on 1 of 1 measures; d is {lower}, on 1 of 1 measures."
+        f"Compared with s: o is {higher}, on 1 of 1 metrics; d is {lower}, on 1 of 1 metrics."
     )
 
 
@@ -49,7 +49,7 @@ def test_two_networks_of_the_same_weights_are_called_that():
     assert dict(found.lines)["o"][0].word == SAME_WEIGHTS
     other = replace(row, model="o", weights="other")
     pairs = answered(("s", SKIP, "soap", [(row, record)]), ("o", INITIALISED, "soap", [(other, record)]))
-    assert verdict(pairs) == "o and s cannot be told apart on the one measure."
+    assert verdict(pairs) == "The difference between o and s is not significant on the one metric."
 
 
 def test_what_was_not_run_stays_empty():

@@ -17,9 +17,16 @@ from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
+from visualize.report.content import PrintedTable
 from visualize.report.rows_page import long_table
 from visualize.rows import StudyVariant
-from visualize.tables import DataTable, setting, shown
+from visualize.tables import DataTable, TextTable, setting, shown
+
+
+def printed(name):
+    """A published table with nothing of ours in it."""
+    head = [[("", 1), ("mIoU", 1)]]
+    return PrintedTable(TextTable(name, f"Table {name}", head, [["paper", "62.3"]]), "ours,paper\n,62.3\n")
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def make_report(make_scene, tmp_path):
             protocol={text: {text: [1e-4, text]}},
             notices=[text],
             commands=[text, "dinoskip run configs/demo.yaml"],
-            compare=("paper.table2", "paper.table1"),
+            papers=[printed(name) for name in ("claims", "paper-table2", "paper-table1")],
             sheets=("gallery/sheet-1.pdf",),
         )
 
@@ -133,7 +140,7 @@ def test_photographs_are_on_the_page_alone_and_other_pictures_in_the_markdown_al
 
 def test_an_empty_study_says_so(tmp_path):
     build_report(Report("empty", [StudyVariant("a")]), tmp_path / "report")
-    assert "No measure was run." in Page(tmp_path / "report/index.html").text
+    assert "No score was computed" in Page(tmp_path / "report/index.html").text
 
 
 @pytest.mark.parametrize("address", ["https://example.org", "javascript:alert(1)", "/etc/passwd", "//host/x", "", "#x"])
@@ -202,11 +209,11 @@ def test_a_failed_cut_is_said_of_one_network_and_where_nothing_separates(count, 
     assert f"a, CorLoc, voc val: 1 of 1 blocks (1): {failed} (100 of 100 images)" in text
     assert f"block 1, {failed}" in text
     if count == 1:
-        assert "a: CorLoc, voc val 4.0 at block 1 (baseline 29.0). There is no second network" in text
+        assert "a: CorLoc, voc val 4.0 at block 1 (best baseline: full image, 29.0). There is no second network" in text
         assert "a, CorLoc, voc val, b1: 4.0 is below the baseline (full image), 29.0" in text
     else:
-        assert "No measure separates networks here: nothing is decided." in text
-        assert f"not separating, {failed}" in text
+        assert "does not show which is better" in text
+        assert f"inconclusive, {failed}" in text
 
 
 def test_the_same_report_is_the_same_bytes(make_report, tmp_path):

@@ -11,13 +11,12 @@ from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import answers, dependences
 from visualize.report.answer_table import answer_table
 from visualize.report.content import Report
 from visualize.report.page import build_report
 from visualize.report.separation import separations
-from visualize.rows import StudyVariant, principal
+from visualize.rows import INITIALISED, SKIP, StudyVariant, principal
 
 IDS = tuple(map(str, range(100)))
 
@@ -117,9 +116,9 @@ def test_measures_that_separate_nothing_still_say_where_the_sign_depends(tmp_pat
     high = replace(miou("", "out", 1, 99, 99).baseline("majority class", 99.0), low=98.9, high=99.1)
     build_report(Report("Read points", studied([*SKIPLESS, *WITH_SKIPS]), baselines=[high]), tmp_path)
     said = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "Measures that separate nothing here" in said
+    assert "Inconclusive metrics" in said
     verdict = said.partition('class="verdict"')[2].partition("</p>")[0]
-    assert "No measure separates networks here" in verdict
+    assert "does not show which is better" in verdict
     assert "depends on where blocks are read" in verdict
 
 

@@ -1,4 +1,4 @@
-"""The layers of the gallery, in the order of their buttons: each is a file of this folder with its ``LAYER``.
+"""The layers of the gallery: each is a file of this folder with its ``LAYER``, or a plug-in's.
 
 ``layer`` says what one is. Beside these a page has the photographs and the similarity to a clicked patch.
 """
@@ -10,19 +10,12 @@ from dataclasses import replace
 
 from dinoskip.plugins import Table
 from visualize.gallery.layers.attention import LAYER as ATTENTION
-from visualize.gallery.layers.cluster import LAYER as CLUSTER
-from visualize.gallery.layers.correspondence import LAYER as CORRESPONDENCE
 from visualize.gallery.layers.cut import LAYER as CUT
-from visualize.gallery.layers.depth import LAYER as DEPTH
 from visualize.gallery.layers.foreground import LAYER as FOREGROUND
 from visualize.gallery.layers.layer import ImageScore, Layer
-from visualize.gallery.layers.normals import LAYER as NORMALS
-from visualize.gallery.layers.objects import LAYER as OBJECTS
 from visualize.gallery.layers.pca import LAYER as PCA
 from visualize.gallery.layers.probe import LAYER as PROBE
-from visualize.gallery.layers.saliency import LAYER as SALIENCY
 from visualize.gallery.layers.vector import LAYER as VECTOR
-from visualize.gallery.layers.video import LAYER as VIDEO
 
 _OWN: Mapping[str, Layer] = {
     "pca": PCA,
@@ -30,17 +23,10 @@ _OWN: Mapping[str, Layer] = {
     "probe": PROBE,
     "vector": VECTOR,
     "cut": CUT,
-    "cluster": CLUSTER,
-    "saliency": SALIENCY,
-    "objects": OBJECTS,
-    "depth": DEPTH,
-    "normals": NORMALS,
-    "video": VIDEO,
-    "correspondence": CORRESPONDENCE,
     "attention": ATTENTION,
 }
 LAYERS: Mapping[str, Layer] = Table("layers", _OWN, Layer)
-"""The layers by the name of their pictures: ours, then those of plug-ins; those that a task draws have its name."""
+"""The layers by the name of their pictures, in the order of their buttons; those that a task draws have its name."""
 
 
 def image_scores() -> dict[str, ImageScore]:
@@ -54,4 +40,4 @@ def image_scores() -> dict[str, ImageScore]:
 
 def version() -> int:
     """Version of a gallery: every layer makes another. Change the number where a layer draws otherwise."""
-    return len(LAYERS) + 1
+    return len(LAYERS) + 2

@@ -31,6 +31,7 @@ def draw(cell: Cell) -> Drawn | None:
 
 LAYER = Layer(
     name="Attention",
+    order=130,
     source="attention",
     draw=draw,
     parts=("mean", *(f"head {head}" for head in range(1, MOST_HEADS + 1))),

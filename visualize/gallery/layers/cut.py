@@ -48,6 +48,7 @@ def scores(cell: Cell) -> Scores:
 
 LAYER = Layer(
     name="TokenCut",
+    order=50,
     source="discoveries",
     draw=draw,
     scores=scores,

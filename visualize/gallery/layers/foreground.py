@@ -33,6 +33,7 @@ def scores(cell: Cell) -> Scores:
 
 LAYER = Layer(
     name="Foreground",
+    order=20,
     source="store",
     draw=draw,
     scores=scores,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import voc_palette
+from dinoskip.plugins import LAST
 from visualize import rasters
 from visualize.gallery.content import Classes, GalleryImage, GalleryModel
 
@@ -85,6 +86,7 @@ class Layer:
     pictures of a cell, None or no maps where there are none; ``parts`` names the columns of a sheet. ``caption``,
     ``marks`` and, with ``of_classes``, the classes' colours explain it; ``alone`` ends the caption where there is one
     model, ``compared`` where there are several. ``scores`` are numbers of a cell, by the keys of ``metrics``.
+    ``order`` is the place of its button, the smallest first; those of dinoskip are below 1,000.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Layer:
     alone: str = ""
     scores: Callable[[Cell], Scores] = no_scores
     metrics: Mapping[str, ImageScore] = field(default_factory=dict)
+    order: int = LAST
 
     def shows(self, image: GalleryImage, key: str) -> bool:
         """Whether the layer called ``key`` has pictures of an image: strips of their own, all others of photographs."""

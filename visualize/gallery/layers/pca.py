@@ -34,6 +34,7 @@ def scores(cell: Cell) -> Scores:
 
 LAYER = Layer(
     name="PCA",
+    order=10,
     source="store",
     draw=draw,
     scores=scores,

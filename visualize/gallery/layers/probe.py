@@ -38,6 +38,7 @@ def scores(cell: Cell) -> Scores:
 
 LAYER = Layer(
     name="Probe",
+    order=30,
     source="predictions",
     draw=draw,
     scores=scores,

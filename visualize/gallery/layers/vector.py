@@ -39,6 +39,7 @@ def draw(cell: Cell) -> Drawn | None:
 
 LAYER = Layer(
     name="Eigenvector",
+    order=40,
     source="discoveries",
     draw=draw,
     marks=(Mark("scale split", "foreground", before="background"), Mark("swatch complete", "no cut")),

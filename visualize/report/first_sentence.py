@@ -1,0 +1,61 @@
+"""The report's first sentence: every network's value, the best baseline, and why the two do not say which is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dinoskip.decisions.wording import ROUNDED
+from visualize.report.answer import Answer, AnswerLine, Measured
+from visualize.rows import Benchmark
+
+MOST = 3  # benchmarks whose values a first screen has room for; the table has all
+
+
+def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:
+    """``mIoU, voc val: 20.0 (ours), 12.1 (skip); best baseline 20.6 (random patch). No network is above it, so ...``.
+
+    The first :data:`MOST` benchmarks. A benchmark in ``inconclusive`` is followed by the reason why no difference on it
+    counts. Nothing for a single network, whose values the verdict has, and without benchmarks.
+    """
+    lines: dict[Benchmark, list[AnswerLine]] = {}
+    for answer in compared:
+        for line in answer.lines if answer.second else ():
+            lines.setdefault(line.benchmark, []).append(line)
+    said = [_of_benchmark(key, lines[key], key in inconclusive) for key in list(lines)[:MOST]]
+    more = len(lines) - MOST
+    return " ".join([*said, *([f"{more} more in the table."] if more > 0 else [])])
+
+
+def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusive: bool) -> str:
+    sides: dict[str, Measured] = {}
+    for line in lines:
+        sides |= {side.name: side for side in (line.first, line.second) if side is not None}
+    if not sides:
+        return ""
+    lowest = next(iter(sides.values())).lowest
+    ordered = sorted(sides.values(), key=lambda side: side.value, reverse=not lowest)
+    text = f"{benchmark.label}: {', '.join(map(_value, ordered))}"
+    rule = lines[0].trivial
+    if rule is not None:
+        text += f"; best baseline {rule.value:.1f} ({rule.rule})"
+    if not inconclusive:
+        return f"{text}."
+    if rule is not None and not _better(ordered[0].value, rule.value, lowest):
+        return f"{text}. {_none(len(ordered))} beats the baseline, so this run does not show which is better."
+    begun = any(side.before for side in ordered)
+    beaten = " and ".join(["the best baseline"] * (rule is not None) + ["the networks before training"] * begun)
+    return f"{text}. {_none(len(ordered))} is clearly above {beaten}, so this run does not show which is better."
+
+
+def _value(side: Measured) -> str:
+    failed = ", no cut: degenerate affinity graph" if side.failed_there else ""
+    return f"{side.value:.1f} ({side.name}{failed})"
+
+
+def _better(value: float, floor: float, lowest: bool) -> bool:
+    """Whether a value is above a baseline by more than rounding, or below it where the lower one is better."""
+    return (floor - value if lowest else value - floor) >= ROUNDED
+
+
+def _none(count: int) -> str:
+    return "Neither" if count == 2 else "None"
