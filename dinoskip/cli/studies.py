@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from dinoskip.cli.arguments import (
     accept_option,
     command,
     computing_options,
+    count,
     json_option,
     overrides_argument,
     print_json,
@@ -26,8 +28,11 @@ from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
 from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.work import StudyImages
+from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, places, visible_gpus
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
+from dinoskip.pipeline.runner import Spread
+from dinoskip.pipeline.scheduling import NodeEngine
 from dinoskip.pipeline.study import Study, build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 from dinoskip.runtime.console import duration, human_bytes, log, say
@@ -78,6 +83,13 @@ def add_commands(commands: Any) -> None:
     _study_arguments(parser, choose=True)
     accept_option(parser)
     _retrain_option(parser)
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="hand stages to N processes of this machine, each with a GPU or its share of the cores "
+        "(default: this process makes them)",
+    )
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it must run, and why")
     _study_arguments(parser)
@@ -158,14 +170,32 @@ def _say_memory(memory: Mapping[str, float]) -> None:
 
 
 def run(args: Args) -> int:
-    _, _, runner = _opened(args)
+    study, _, runner = _opened(args)
     chosen = graph.select(
         runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
     )
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    return _finish(runner, runner.run(chosen), as_json=args.json)
+    return _finish(runner, runner.run(chosen, _spread(args, study, runner)), as_json=args.json)
+
+
+def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
+    """The workers that a run was given; None: none."""
+    if study.run.executor is None and not args.jobs:
+        return None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--jobs: this is one of several ranks already", "start one process, which starts its workers")
+
+    def made() -> Spread:
+        if study.run.executor is not None:
+            engine: NodeEngine = ForeignWorkers(study.run.executor, study.run.workers, args.verbosity)
+        else:
+            gpus = [] if runner.device == "cpu" else visible_gpus()
+            engine = LocalWorkers(runner.study, places(args.jobs, gpus), args.verbosity)
+        return Spread(engine, study.run.retries)
+
+    return made
 
 
 def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> int:

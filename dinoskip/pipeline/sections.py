@@ -49,6 +49,17 @@ class StorageConfig(Config):
     window: Bytes = Field(2 * 10**9, description="most bytes in memory of a window of features, at least 1MB")
 
 
+class RunConfig(Config):
+    """How a study's stages are handed to workers; no number depends on it."""
+
+    retries: int = Field(2, ge=0, description="times that a stage is begun again whose worker was lost, then it fails")
+    executor: str | None = Field(
+        None, pattern=r"^[\w.]+:[\w.]+$", description="module:function that returns what runs the stages, with the "
+        "interface of concurrent.futures (docs/cluster.md)",
+    )  # fmt: skip
+    workers: int | None = Field(None, ge=1, description="most stages that such an executor has at once; default: 8")
+
+
 @dataclass(frozen=True)
 class StorageRules:
     """Most bytes of all feature stores (None: no limit), and whether a store goes as soon as it is used up."""
@@ -113,6 +124,7 @@ class StudyBase(Config):
     variants: VariantsConfig = VariantsConfig()
     online: OnlineConfig = OnlineConfig()
     storage: StorageConfig = StorageConfig()
+    run: RunConfig = RunConfig()
     plugins: tuple[Path, ...] = Field(
         (), description="Python files with parts of your own, which are run (docs/extending.md)"
     )

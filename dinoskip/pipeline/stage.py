@@ -183,7 +183,7 @@ class StudyNodes:
             inputs={**(inputs or {}), **data.inputs},
             runtime={**data.runtime, **(runtime or {})},
             external=partial(self._hashes, hashes) if hashes else None,
-            changed=partial(self._changed, hashes) if hashes else None,
+            changed=_OutsideFiles(self, hashes) if hashes else None,
             variant=variant,
             version=stage.version,
             order_only=order_only or {},
@@ -239,9 +239,31 @@ class StudyNodes:
         """Hashes of files outside the study, by the name that the key has them under."""
         return {name: self._hashed_files(content)[0] for name, content in wanted.items()}
 
-    def _changed(self, wanted: Mapping[str, tuple[Any, ...]]) -> list[str]:
-        """What of the files was changed since they were hashed, by name."""
-        return [name for name, content in wanted.items() if self._hashed_files(content)[1].changed()]
+    def files_read(self, wanted: Mapping[str, tuple[Any, ...]]) -> dict[str, FilesAsRead]:
+        """The files that were hashed, by the name that the key has their hash under."""
+        return {name: self._hashed_files(content)[1] for name, content in wanted.items()}
+
+
+@dataclass(frozen=True)
+class _OutsideFiles:
+    """Names the contents outside the study of which files were written to since they were hashed.
+
+    It is sent to another process as the files alone.
+    """
+
+    nodes: StudyNodes
+    wanted: Mapping[str, tuple[Any, ...]]
+
+    def __call__(self) -> list[str]:
+        return changed_files(self.nodes.files_read(self.wanted))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (changed_files, self.nodes.files_read(self.wanted))
+
+
+def changed_files(files: Mapping[str, FilesAsRead]) -> list[str]:
+    """Names of the sets of files that were written to since they were read."""
+    return [name for name, read in files.items() if read.changed()]
 
 
 def quarters(depth: int) -> list[int]:

@@ -7,6 +7,7 @@ stays cached, and it is made again only for a stage that has to run.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,13 +32,17 @@ def readers_of(nodes: Sequence[Node], stages: Mapping[str, Stage]) -> dict[str, 
 
 @dataclass
 class Stores:
-    """The disposable outputs of one study; ``held`` are the nodes that this run is at."""
+    """The disposable outputs of one study; ``held`` are the nodes that this run is at.
+
+    ``granted`` are the bytes that nodes which other processes are writing may take.
+    """
 
     study: Path
     planner: Planner
     stages: Mapping[str, Stage]
     rules: StorageRules
     held: set[str] = field(default_factory=set)
+    granted: dict[str, int] = field(default_factory=dict)
 
     def reads(self, node: Node) -> list[str]:
         """Nodes with disposable outputs that ``node`` reads."""
@@ -98,11 +103,15 @@ class Stores:
             )
 
     def _bytes(self, without: Node) -> int:
-        """Bytes of all stores of the study, those being written included but for that of a node."""
-        partial = self.planner.artifacts.partial(without.id, self.planner.keys[without.id])
-        root = self.planner.artifacts.root
+        """Bytes of all stores of the study, those being written included but for that of a node.
+
+        Of a store that another process writes, what it may take counts.
+        """
+        others = {node: size for node, size in self.granted.items() if node != without.id}
+        keys, artifacts = self.planner.keys, self.planner.artifacts
+        leave = [artifacts.partial(node, keys[node]) for node in (without.id, *others)]
         names = [name for name, stage in self.stages.items() if stage.disposable]
-        return sum(size_below(root / name, leave=(partial,)) for name in names)
+        return sum(others.values()) + sum(size_below(artifacts.root / name, leave=leave) for name in names)
 
     def _release(self, node: Node, path: Path) -> None:
         size = size_below(path)
@@ -112,8 +121,9 @@ class Stores:
 
 def size_below(folder: Path, leave: Collection[Path] = ()) -> int:
     """Bytes of all files below a folder but for those below some others."""
-    return sum(
-        path.stat().st_size
-        for path in folder.rglob("*")
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in leave)
-    )
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # published or removed by a worker meanwhile
+            if path.is_file() and not any(path.is_relative_to(other) for other in leave):
+                total += path.stat().st_size
+    return total

@@ -250,6 +250,10 @@ class EvaluationTask:
         if self.headline.lower_is_better:
             raise ValueError(f"{self.name}: of the headline {self.headline.name!r} lower is better: pages rank upwards")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets it by its name: its functions cannot be sent."""
+        return task, (self.name,)
+
     @property
     def asked_by(self) -> str:
         """The setting that names its data sets."""

@@ -295,8 +295,8 @@ def test_a_signal_waits_for_no_import_without_end(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from dinoskip import cli
-from dinoskip.runtime import environment
-cli.IMPORTING = 1.0
+from dinoskip.runtime import environment, stopping
+stopping.IMPORTING = 1.0
 environment.describe = lambda *_: __import__("imported")
 sys.exit(cli.main(["doctor"]))
 """

@@ -47,11 +47,22 @@ class PretrainSection(PretrainConfig):
 
     dataset: Name = Field(description="key of data whose images are trained on")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Classes of :func:`section_of` have no place of their own: another process makes them from the objective's."""
+        kind = type(self)
+        objective = kind if kind is PretrainSection else kind.__bases__[0]
+        return _unpickled, (objective, dict(self.__dict__), set(self.model_fields_set))
+
 
 @functools.cache
 def section_of(objective: type[BaseModel]) -> type[BaseModel]:
     """The settings of an objective, with the data set."""
     return create_model(f"{objective.__name__}Section", __base__=(objective, PretrainSection))
+
+
+def _unpickled(objective: type[BaseModel], values: dict[str, Any], given: set[str]) -> BaseModel:
+    kind = objective if objective is PretrainSection else section_of(objective)
+    return kind.model_construct(given, **values)
 
 
 _OF_OBJECTIVES: Any = functools.reduce(operator.or_, map(section_of, get_args(OwnObjective)))

@@ -20,8 +20,8 @@ from dinoskip.settings.tasks import tasks
 from visualize.report.config import ReportConfig
 
 _NOT_ON_CARD = {
-    "name", "output", "stages", "device", "storage", "accept", "data", "model", "optimizer", "variants", "gallery",
-    "report",
+    "name", "output", "stages", "device", "storage", "run", "accept", "data", "model", "optimizer", "variants",
+    "gallery", "report",
 }  # fmt: skip
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 

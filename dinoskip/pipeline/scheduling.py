@@ -1,0 +1,305 @@
+"""Who makes what, and when: the leader of a run hands every node whose inputs are there to an engine.
+
+An engine (:mod:`dinoskip.pipeline.executor`) has room for so many nodes at once; the leader keeps it full, the node
+with the longest path behind it first, so that no worker waits at the end for one long chain. With one worker the order
+is that of the plan. What a node's process published is read from the disk: no result travels back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, first_line, memory_refused
+from dinoskip.pipeline.graph import Node, PlannedNode, Planner
+from dinoskip.pipeline.making import Assignment, Made
+from dinoskip.pipeline.progress import StudyProgress, Work, rates, work_of
+from dinoskip.pipeline.room import answer, wanted_room
+from dinoskip.pipeline.stage import Stage
+from dinoskip.pipeline.storage import Stores
+from dinoskip.runtime.console import log
+
+TICK = 0.5  # seconds between looks at who waits for room on the disk, while nothing ends
+STOPPING = 900.0  # seconds that workers have, once told, to reach a safe point: as rank_patience of a training
+GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here: only their order matters
+ADVICE = "make it by `dinoskip run` without --only, --from and --variant"
+
+
+class NodeEngine(Protocol):
+    """What runs assignments: at most ``capacity`` at once. ``name`` says what it is."""
+
+    name: str
+    capacity: int
+
+    def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
+        """Begin to make a node; its error, or that its worker is gone, is the future's."""
+
+    def stop(self) -> None:
+        """Tell all that is running to stop at its next safe point."""
+
+    def close(self) -> None:
+        """Let the workers go."""
+
+
+@dataclass
+class Flight:
+    """A node that a worker is at."""
+
+    node: Node
+    future: Future[Made]
+    remade: bool = False
+    room: bool = False  # it has what it wanted on the disk, or wants nothing
+
+
+@dataclass
+class Schedule:
+    """One run of the chosen nodes of a plan.
+
+    ``assign`` makes the assignment of a node that is ready, ``retries`` is how often a node is begun again whose worker
+    was lost.
+    """
+
+    planner: Planner
+    stores: Stores
+    stages: Mapping[str, Stage]
+    engine: NodeEngine
+    assign: Callable[[Node, bool], Assignment]
+    progress: StudyProgress
+    chosen: Collection[str]
+    paths: Mapping[str, float]
+    retries: int = 2
+    happened: dict[str, str] = field(default_factory=dict)
+    flights: dict[str, Flight] = field(default_factory=dict)
+    ready: dict[str, str] = field(default_factory=dict)  # and why they run
+    tries: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._left = [node.id for node in self.planner.nodes]
+        self._by_id = {node.id: node for node in self.planner.nodes}
+        self._places = {node.id: place for place, node in enumerate(self.planner.nodes)}
+
+    def run(self, steps: Sequence[PlannedNode]) -> dict[str, str]:
+        """Make all that is chosen and not cached in the plan ``steps``; return what happened to each chosen node.
+
+        Raises :class:`ConfigError` where an input is not there and not chosen. Whatever stops it, all that is running
+        is told to stop, and waited for.
+        """
+        self._refuse_unmet(steps)
+        try:
+            while True:
+                self._settle()
+                self._hand_out()
+                if not self.flights:
+                    return self.happened
+                self._collect()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _refuse_unmet(self, steps: Sequence[PlannedNode]) -> None:
+        unfinished = {step.node.id for step in steps if step.state != "cached"}
+        for step in steps:
+            if step.node.id not in self.chosen or step.node.id not in unfinished:
+                continue
+            unmet = [source for source in step.node.needs.values() if source in unfinished - set(self.chosen)]
+            if unmet:
+                raise ConfigError(f"{step.node.id}: cannot run before {', '.join(sorted(set(unmet)))}", ADVICE)
+
+    # --- what can begin -------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Find what is ready, and what is cached after all, by the outputs that are known now."""
+        changed = True
+        while changed:
+            changed = False
+            for name in list(self._left):
+                if name in self.flights or name in self.ready:
+                    continue
+                node = self._by_id[name]
+                broken = next((source for source in node.needs.values() if self.happened.get(source) == "failed"), None)
+                if broken is not None and name in self.chosen:
+                    self.progress.skipped(node, broken)
+                    self._end(name, "failed")
+                    changed = True
+                elif all(source in self.planner.outputs for source in node.inputs.values()):
+                    changed = self._step(node) or changed
+
+    def _step(self, node: Node) -> bool:
+        """Take one node's state; whether it is decided now."""
+        step = self.planner.step(node)
+        if step.state == "blocked":  # by what has no effect on its output, or an input that fails below
+            return False
+        if step.state == "run" and node.id in self.chosen:
+            self.ready[node.id] = step.reason
+            return False
+        self._end(node.id, "cached")
+        return True
+
+    def _end(self, name: str, how: str) -> None:
+        self._left.remove(name)
+        if name in self.chosen:
+            self.happened.setdefault(name, how)
+
+    # --- handing out ----------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        """Fill the engine."""
+        for name in self._in_order():
+            if len(self.flights) >= self.engine.capacity:
+                return
+            node = self._by_id[name]
+            if self._waits_for_room(node) or not self._stores_there(node):
+                continue
+            self.progress.starts(node, self.ready.pop(name))
+            self._fly(node)
+            if self.engine.capacity == 1:  # what has become ready may come before the others in the plan
+                return
+
+    def _in_order(self) -> list[str]:
+        """The nodes that are ready, the most urgent first."""
+        if self.engine.capacity == 1:
+            return sorted(self.ready, key=self._places.__getitem__)
+        scarce = self.stores.rules.limit is not None or self.stores.rules.at_once
+
+        def urgency(name: str) -> tuple[bool, float, int]:
+            makes_store = scarce and name in self.planner.readers  # readers first: they let a store go
+            return makes_store, -self.paths.get(name, 0.0), self._places[name]
+
+        return sorted(self.ready, key=urgency)
+
+    def _waits_for_room(self, node: Node) -> bool:
+        """Of nodes that write stores under a limit one at a time asks for room: a worker stays for the readers."""
+        if self.stores.rules.limit is None or not self.stages[node.stage].disposable or self.engine.capacity == 1:
+            return False
+        return any(self.stages[of.node.stage].disposable and not of.room for of in self.flights.values())
+
+    def _stores_there(self, node: Node) -> bool:
+        """Whether the stores that ``node`` reads have their files; those that were removed after use are made again."""
+        there = True
+        for source in self.stores.reads(node):
+            if self.stores.present(source) is not None and source not in self.flights:
+                continue
+            there = False
+            if source not in self.chosen:
+                raise ConfigError(f"{node.id}: cannot run before {source}, whose files were removed after use", ADVICE)
+            if source not in self.flights and len(self.flights) < self.engine.capacity:
+                log.info("%s: made again for %s, it was removed after use", source, node.id)
+                self._fly(self._by_id[source], remade=True)
+        return there
+
+    def _fly(self, node: Node, *, remade: bool = False) -> None:
+        self.tries[node.id] = self.tries.get(node.id, 0) + 1
+        self.stores.held.add(node.id)
+        flight = self.flights[node.id] = Flight(node, Future(), remade)
+        try:
+            flight.future = self.engine.submit(self.assign(node, remade), self.stages[node.stage])
+        except BaseException:  # nobody is at it: there is nothing to wait for
+            del self.flights[node.id]
+            self.stores.held.discard(node.id)
+            raise
+
+    # --- what came of it ------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Wait until something ends, and take what ended."""
+        done, _ = wait([flight.future for flight in self.flights.values()], TICK, FIRST_COMPLETED)
+        for flight in [flight for flight in self.flights.values() if flight.future in done]:
+            del self.flights[flight.node.id]
+            self.stores.held.discard(flight.node.id)
+            self.stores.granted.pop(flight.node.id, None)
+            self._landed(flight)
+            self.stores.tidy()
+        self._give_room()
+
+    def _landed(self, flight: Flight) -> None:
+        node = flight.node
+        try:
+            made = flight.future.result()
+        except (BrokenExecutor, CancelledError, Preempted) as error:
+            return self._lost(flight, first_line(error))
+        except DiskFull:  # of all nodes' disk
+            raise
+        except DinoskipError as error:
+            return self._failed(node, error)
+        except Exception as error:
+            if (refused := memory_refused(error)) is not None:
+                return self._lost(flight, first_line(refused))
+            log.debug("%s", node.id, exc_info=error)
+            return self._failed(node, DinoskipError(f"{node.id}: {type(error).__name__}: {first_line(error)}"))
+        if flight.remade:
+            return None
+        if not made.by_another:
+            self.planner.made.add(node.id)
+        step = self.planner.step(node)
+        if step.state != "cached":
+            return self._lost(flight, "what it published is not there")
+        self._end(node.id, "cached" if made.by_another else "done")
+        if not made.by_another:
+            self.progress.finished(node, made.seconds, self.planner.artifacts.path(node.id, str(step.key)))
+        return None
+
+    def _lost(self, flight: Flight, why: str) -> None:
+        """Its worker was killed, preempted or out of memory: the node goes back, or has failed."""
+        node = flight.node
+        if self.tries[node.id] <= self.retries:
+            log.warning("%s: %s: begun again, %d of %d", node.id, why, self.tries[node.id], self.retries)
+            if not flight.remade:
+                self.ready[node.id] = "its worker was lost"
+            return
+        self._failed(
+            node,
+            DinoskipError(
+                f"{node.id}: lost {self.tries[node.id]} times: {why}", "see its file in the study's folder logs"
+            ),
+        )
+
+    def _failed(self, node: Node, error: DinoskipError) -> None:
+        self.progress.failed(node, error)
+        self.ready.pop(node.id, None)
+        if node.id in self._left:
+            self._end(node.id, "failed")
+        self.happened[node.id] = "failed"
+
+    def _give_room(self) -> None:
+        """Answer the workers that want room on the disk; one is refused only where nobody can make any."""
+        for flight in self.flights.values():
+            if flight.room or (asked := wanted_room(self.stores.study, flight.node.id)) is None:
+                continue
+            others = [other for other in self.flights.values() if other is not flight]
+            try:
+                self.stores.make_room(flight.node, asked)
+            except DiskFull as full:
+                if not others and not any(self._in_order()):
+                    answer(self.stores.study, flight.node.id, full)
+                continue
+            self.stores.granted[flight.node.id] = asked
+            flight.room = True
+            answer(self.stores.study, flight.node.id, None)
+
+    def _stop(self) -> None:
+        """Tell all that is running to stop, and wait until it has."""
+        if self.flights:
+            self.engine.stop()
+            wait([flight.future for flight in self.flights.values()], STOPPING)
+            self.flights.clear()
+
+
+def longest_paths(nodes: Sequence[Node], works: Mapping[str, Work], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Expected seconds of the longest path that begins with each node.
+
+    By the ``seconds`` that finished nodes took and the ``works`` of all; of kinds without a time by the operations that
+    are counted, at :data:`GUESSED_RATE`.
+    """
+    measured = rates(seconds, works)
+    own: dict[str, float] = {}
+    for node in nodes:
+        kind, work = work_of(works, node.id)
+        own[node.id] = measured[kind] * work if kind in measured else max(1.0, work / GUESSED_RATE)
+    paths = dict(own)
+    for node in reversed(nodes):  # in order of execution: readers come after what they read
+        for source in node.needs.values():
+            if source in paths:
+                paths[source] = max(paths[source], own[source] + paths[node.id])
+    return paths

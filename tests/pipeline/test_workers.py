@@ -1,0 +1,110 @@
+"""Stages handed to workers: the same bytes as one process makes, a lost worker's node begun again, failures by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dinoskip.errors import DataError, DinoskipError
+from dinoskip.io.files import MANIFEST, read_manifest, write_text
+from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, named_function, places
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.runner import Runner, Spread
+from dinoskip.pipeline.sections import StorageRules
+from dinoskip.pipeline.stage import Stage, Task
+
+SIZE = 600_000
+
+
+def _store(task: Task) -> None:
+    assert task.reserve is not None
+    task.reserve(SIZE)
+    (task.out / "rows").write_bytes(task.settings["text"].encode() * SIZE)
+
+
+def _read(task: Task) -> None:
+    text = "".join((path / "rows").read_bytes()[:3].decode() for path in task.inputs.values())
+    mark = task.settings.get("killed_once")
+    if mark and not Path(mark).exists():
+        write_text(Path(mark), "")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task.settings.get("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task.settings.get("bad"):
+        raise DataError("it is bad")
+    write_text(task.out / "text", text)
+
+
+STAGES = {"store": Stage("store", _store, disposable=True), "read": Stage("read", _read)}
+
+
+def nodes(**settings: object) -> list[Node]:
+    made = [Node(f"store/{name}", "store", {"text": name}, variant=name) for name in "abc"]
+    for name in "abc":
+        given = settings if name == "a" else {}
+        made += [Node(f"read/{name}{n}", "read", {"n": n, **given}, {"s": f"store/{name}"}, variant=name) for n in "12"]
+    return made
+
+
+def run(study: Path, engine: object = None, rules: StorageRules | None = None, **settings: object) -> dict[str, str]:
+    graph = nodes(**settings)
+    spread = None if engine is None else lambda: Spread(engine, retries=1)  # type: ignore[arg-type]
+    return Runner(study, graph, STAGES, device="cpu", storage=rules).run({node.id for node in graph}, spread)
+
+
+def local(study: Path, count: int) -> LocalWorkers:
+    return LocalWorkers(study, places(count, [], threads=1))
+
+
+def hashes(study: Path) -> dict[str, str]:
+    found = [read_manifest(path.parent) for path in study.glob(f"stages/**/{MANIFEST}")]
+    return {manifest.info["node"]: manifest.hash for manifest in found}
+
+
+def threads() -> Executor:
+    return ThreadPoolExecutor(2)
+
+
+@pytest.mark.slow  # processes that import everything
+def test_workers_of_this_machine_make_what_one_process_makes(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    write_text(Path(mark), "")  # alone nothing is killed
+    alone = run(tmp_path / "alone", killed_once=mark)
+    Path(mark).unlink()
+    spread = run(tmp_path / "spread", local(tmp_path / "spread", 2), killed_once=mark)
+    assert spread == alone
+    assert set(alone.values()) == {"done"}
+    assert hashes(tmp_path / "spread") == hashes(tmp_path / "alone"), "one worker was killed"
+    assert not (tmp_path / "spread" / "running").exists()
+
+
+@pytest.mark.slow  # processes that import everything
+def test_a_node_whose_worker_is_always_killed_fails_by_name_and_others_go_on(tmp_path: Path) -> None:
+    with pytest.raises(DinoskipError, match=r"read/a[12]: lost 2 times"):
+        run(tmp_path, local(tmp_path, 2), killed=True)
+    assert sorted(hashes(tmp_path)) == [
+        "read/b1", "read/b2", "read/c1", "read/c2", "store/a", "store/b", "store/c",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow  # processes that import everything
+def test_a_limit_of_the_disk_holds_over_workers_and_stores_go_after_their_last_reader(tmp_path: Path) -> None:
+    rules = StorageRules(limit=2 * SIZE + 1000, at_once=True)
+    happened = run(tmp_path, local(tmp_path, 2), rules)
+    assert set(happened.values()) == {"done"}
+    assert not list(tmp_path.glob("stages/store/**/rows"))
+    assert not (tmp_path / "running").exists()
+
+
+def test_an_executor_by_name(tmp_path: Path) -> None:
+    engine = ForeignWorkers(f"{__name__}:threads", None)
+    assert engine.capacity == 2
+    with pytest.raises(DataError, match="it is bad"):
+        run(tmp_path, engine, bad=True)
+    assert len(hashes(tmp_path)) == 7
+    with pytest.raises(DinoskipError, match=r"run\.executor"):
+        named_function("dinoskip:none")
