@@ -69,7 +69,8 @@ class LabelValues:
     of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
     ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
-    images, ``swapped`` those of them that are as high as these are wide.
+    images, ``swapped`` those of them that are as high as these are wide. Of
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images.
     """
 
     label: str
@@ -98,6 +99,8 @@ class LabelValues:
     misfits: int = 0
     swapped: int = 0
     first_misfit: str = ""
+    boxes: int = 0
+    unit_boxes: int = 0
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -118,7 +121,7 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights", "turns", "misfits", "swapped",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes",
         )  # fmt: skip
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit")
         return replace(
@@ -221,19 +224,22 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         return _depths(found, opened, chosen)
     turns = turn_levels(opened, _spread(len(opened), MOST_DEEP))
     if isinstance(opened, DetectionDataset):
-        failed = [error for index in chosen if (error := _error_of_boxes(opened, index))]
-        return replace(
-            found, read=len(chosen), turns=turns, unreadable=len(failed), first_unreadable=next(iter(failed), "")
-        )
+        return _boxes(replace(found, read=len(chosen), turns=turns), opened, chosen)
     return replace(_Counting(found, opened, named).over(chosen), turns=turns)
 
 
-def _error_of_boxes(opened: DetectionDataset, index: int) -> str:
-    try:
-        opened.objects(index)
-    except DataError as error:
-        return str(error)
-    return ""
+def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) -> LabelValues:
+    count, unit, failed = 0, 0, list[str]()
+    for index in chosen:
+        try:
+            objects = opened.objects(index)
+        except DataError as error:
+            failed.append(str(error))
+            continue
+        count += len(objects)
+        unit += sum(max(box.x2, box.y2) <= 1 for box in objects)
+    first = next(iter(failed), "")
+    return replace(found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first)
 
 
 def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:

@@ -65,7 +65,8 @@ def listed(names: Sequence[str]) -> str:
 def _unreadable(values: LabelValues) -> Finding | None:
     if not values.unreadable:
         return None
-    what = f"{values.unreadable} of {values.read} label files cannot be read, such as {values.first_unreadable}"
+    files = "annotations of images" if values.label == "detection" else "label files"
+    what = f"{values.unreadable} of {values.read} {files} cannot be read, such as {values.first_unreadable}"
     remedy = "mend them, or leave them out: skip_broken=true"
     if values.label in {"segmentation", "video"}:
         remedy = f"a mask has the number of each pixel's class in a grey or palette PNG; {remedy}"
@@ -91,7 +92,7 @@ _FIRST: tuple[Signature, ...] = (_unreadable, _misfits)
 # things along them. The best level must be that of labels that follow at all, in small sets more (docs/datasets.md).
 _TURNED = {"boxes": ((10, 0.05), (5, 0.1)), "masks": ((3, 0.04), (1, 0.08))}
 _SURE = 3  # masks from which on a turn is refused; of fewer it is doubtful
-_FOLLOWS = 0.58  # mean rank of edges on borders of masks: of their photographs .74 to .78, of others about .5
+_FOLLOWS = 0.62  # mean rank of edges on borders of masks: of their photographs .74 to .78, of others about .55
 _FLOORS = ((10, 0.6), (1, 0.65))
 
 
@@ -126,6 +127,14 @@ def unlike_photographs(values: LabelValues) -> Finding | None:
         "images, .5 is chance, of published sets .74 to .78)"
     )
     return Finding("unlike-photographs", "doubtful", text, "see whether the masks are those of these images")
+
+
+def _boxes_in_shares(values: LabelValues) -> Finding | None:
+    """Boxes in shares of the sides of images where pixels are meant: each lies in the first pixel."""
+    if not values.boxes or values.unit_boxes < values.boxes:
+        return None
+    text = f"all {values.boxes} boxes lie in the first pixel of their images, as shares of the sides do"
+    return Finding("boxes-in-shares", "refused", text, "write them in pixels, or as texts of YOLO for kind yolo")
 
 
 # --- masks ---------------------------------------------------------------------------------------------
@@ -227,7 +236,7 @@ _GENERAL: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
     {
         "segmentation": (_binary, _foreign, turned, unlike_photographs, _void, _one_class, _never_seen, _majority),
         "classes": (_one_class_of_images,),
-        "detection": (turned,),
+        "detection": (_boxes_in_shares, turned),
     }
 )
 """The rules of our own labels, which are judged after those of the kind."""
