@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.io.images import read_image
 from dinoskip.runtime.console import table
 from dinoskip_video.correspondence import CorrespondenceConfig, Matcher, Placement
+from dinoskip_video.sets.scenes_video import ScenesVideoConfig
 from dinoskip_video.video import PropagationRule, first_masks, hard_labels, propagate, unit_tokens
 
 SIZE, CHANNELS, CONTEXT = (480, 832), 384, 8

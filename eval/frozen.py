@@ -1,8 +1,8 @@
 """Features of batches of images that go through a frozen backbone as they are needed: every block in one pass.
 
-A key names features: ("patches", block) are the tokens (n·T, C) of n images, ("cls", block) their class tokens (n, C),
-("mean", block) the means (n, C) of their tokens; of another facet than the block's output with its name in front
-(:func:`kind_at`): ("mlp patches", block).
+A key names features, by the text of :class:`dinoskip.settings.read_points.ReadAt`: ("patches", block) are the tokens
+(n·T, C) of n images, ("cls", block) their class tokens (n, C), ("mean", block) the means (n, C) of their tokens;
+("mlp patches", block) are those of another facet than the block's output.
 """
 
 from __future__ import annotations
@@ -15,20 +15,10 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import Norm
-from dinoskip.settings.read_points import usual_norm
+from dinoskip.settings.read_points import ReadAt, usual_norm
 from eval.labelled import Key
 
 Grid = tuple[int, int]
-
-
-def kind_at(facet: str, kind: str) -> str:
-    """The part of a key that says what is read: ``patches`` of block outputs, ``mlp patches`` of another facet."""
-    return kind if facet == "out" else f"{facet} {kind}"
-
-
-def facet_of(kind: str) -> str:
-    """The facet that a kind made by :func:`kind_at` is read at."""
-    return kind.rpartition(" ")[0] or "out"
 
 
 def whole_patches(pixels: torch.Tensor, backbone: Backbone) -> torch.Tensor:
@@ -63,8 +53,9 @@ class FrozenFeatures:
         self.blocks = sorted({block for _, block in self.keys})
         if self.blocks[-1] > backbone.depth:
             raise ConfigError(f"block {self.blocks[-1]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-        self.facets = list(dict.fromkeys(facet_of(kind) for kind, _ in self.keys))
-        if any(kind.endswith("cls") for kind, _ in self.keys) and not backbone.has_class_token:
+        read = [ReadAt.parse(kind) for kind, _ in self.keys]
+        self.facets = list(dict.fromkeys(one.facet for one in read))
+        if any(one.of == "cls" for one in read) and not backbone.has_class_token:
             raise ConfigError(f"{backbone.spec} has no class token, which these heads read")
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
@@ -91,11 +82,12 @@ class FrozenFeatures:
         check_finite([(block, layers[facet][block].tokens) for facet, block in read], self.backbone)
         features: dict[Key, torch.Tensor] = {}
         for kind, block in self.keys:
-            layer = layers[facet_of(kind)][block]
+            at = ReadAt.parse(kind)
+            layer = layers[at.facet][block]
             tokens, cls = layer.tokens.float(), layer.cls
-            if kind.endswith("cls"):
+            if at.of == "cls":
                 assert cls is not None
                 features[kind, block] = cls.float()
             else:
-                features[kind, block] = tokens.mean(1) if kind.endswith("mean") else tokens.flatten(0, 1)
+                features[kind, block] = tokens.mean(1) if at.of == "mean" else tokens.flatten(0, 1)
         return features, layers[self.facets[0]][self.blocks[0]].grid

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dinoskip.models import Backbone
 from dinoskip.results.rows import EvalResult
+from dinoskip.settings.read_points import blocks_at
 from dinoskip.settings.tasks import TaskInputs
 
 Layer = tuple[str, int]
@@ -41,7 +42,7 @@ def places_of(given: TaskInputs) -> dict[str, Place]:
     """
     groups = [*((block,) for block in given.block_numbers), *([tuple(given.multiscale)] if given.multiscale else [])]
     return {
-        ("" if facet == given.facets[0] else f"{facet} ") + "+".join(map(str, group)): Place(facet, norm, group)
+        blocks_at(facet, given.facets[0], "+".join(map(str, group))): Place(facet, norm, group)
         for facet, norm in zip(given.facets, given.norms, strict=True)
         for group in groups
     }

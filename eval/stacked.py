@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.randomness import numpy_rng, torch_rng
-from dinoskip.settings.read_points import usual_norm
-from eval.frozen import facet_of, kind_at
+from dinoskip.settings.read_points import ReadAt, blocks_at, usual_norm
 from eval.labelled import Constants, Key
 from eval.probe.stack import HeadStack
 
@@ -29,7 +28,7 @@ def groups_of(
     kinds = ("patches", "cls") if cls else ("patches",)
     numbers = [*((block,) for block in blocks), *([tuple(several)] if several else [])]
     return [
-        tuple((kind_at(facet, kind), block) for block in group for kind in kinds)
+        tuple((str(ReadAt(kind, facet)), block) for block in group for kind in kinds)
         for facet in facets
         for group in numbers
     ]
@@ -37,19 +36,19 @@ def groups_of(
 
 def name_of(group: Group) -> str:
     """``"3"``, or ``"3+6+9+12"``."""
-    return "+".join(str(block) for kind, block in group if kind.endswith("patches"))
+    return "+".join(str(block) for kind, block in group if ReadAt.parse(kind).of == "patches")
 
 
 def read_like(template: EvalResult, group: Group) -> EvalResult:
     """``template`` at the facet of a group; ``template.norm`` is that of block outputs."""
-    facet = facet_of(group[0][0])
+    facet = ReadAt.parse(group[0][0]).facet
     return replace(template, facet=facet, norm=usual_norm(facet, template.norm))
 
 
 def place_of(stack: HeadStack, group: Group, name: str) -> str:
     """``name`` (blocks) with the facet in front, ``mlp 3``, if that is not the first of the stack."""
-    facet, first = (facet_of(keys[0][0]) for keys in (group, stack.groups[0]))
-    return name if facet == first else f"{facet} {name}"
+    facet, first = (ReadAt.parse(keys[0][0]).facet for keys in (group, stack.groups[0]))
+    return blocks_at(facet, first, name)
 
 
 def draw_uniform(stack: HeadStack, seed: int) -> None:
@@ -95,5 +94,5 @@ def folded_heads(
         name = f"block{place_of(stack, keys, name_of(keys))}"
         tensors[f"{name}.bias"] = bias
         for (kind, block), weight in weights.items():
-            tensors[f"{name}.{block}.{kind.rpartition(' ')[2]}.weight"] = weight
+            tensors[f"{name}.{block}.{ReadAt.parse(kind).of}.weight"] = weight
     return tensors

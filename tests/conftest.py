@@ -1,7 +1,13 @@
-"""Child processes come from a fork server, one a test session, that has imported what they need."""
+"""Child processes come from a fork server, one a test session, that has imported what they need.
+
+In a tree without plugins/ a test that needs a plug-in is skipped, and the reason names it: one that imports its package
+or a helper that does, and one with the mark ``plugin("video")``.
+"""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -25,3 +31,49 @@ def log_as_imported() -> Iterator[None]:
     log.handlers[:], log.level, log.propagate = AS_IMPORTED
     yield
     log.handlers[:], log.level, log.propagate = AS_IMPORTED
+
+
+def absent(error: BaseException | None) -> str | None:
+    """The package of a plug-in that could not be imported; None for any other error."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("dinoskip_"):
+            return str(error.name).partition(".")[0]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule() -> Generator[None, Any, Any]:
+    """Modules whose import asks for a plug-in that is not there are skipped."""
+    module = yield
+    read = module._getobj
+
+    def read_or_skip() -> Any:
+        try:
+            return read()
+        except module.CollectError as error:
+            if name := absent(error):
+                pytest.skip(f"needs {name}, which is not installed", allow_module_level=True)
+            raise
+
+    module._getobj = read_or_skip
+    return module
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Tests that ask for a plug-in while they run are skipped where it is not there."""
+    try:
+        return (yield)
+    except Exception as error:
+        if name := absent(error):
+            pytest.skip(f"needs {name}, which is not installed")
+        raise
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that name parts of a plug-in in a study or a command are marked."""
+    for mark in item.iter_markers("plugin"):
+        for name in mark.args:
+            if find_spec(f"dinoskip_{name}") is None:
+                pytest.skip(f"needs dinoskip_{name}, which is not installed")

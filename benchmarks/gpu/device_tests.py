@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -27,6 +28,7 @@ for name in PATHS:
 
 WHOLE = ("tests/device/test_tasks.py", "tests/pipeline/test_tasks.py")
 """Those of whole tasks, which the part ``tasks`` runs."""
+TOGETHER = 8  # processes of tests on one GPU: each has a few GiB of it
 _MARKED = re.compile(r"mark\.gpu|^from tests\.helpers\.devices import .*\bDEVICES\b", re.MULTILINE)
 
 
@@ -52,8 +54,10 @@ def run_marked(kit: Kit, name: str, tests: Sequence[str], spared: float) -> None
     with kit.attempt(name):
         command = kit.command("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--no-header", "--tb=short")
         limit = 300.0 if kit.tiny else max(10.0, kit.left() - spared)
+        if kit.cuda and importlib.util.find_spec("xdist"):  # compiling takes most of the time, on one core each
+            command += ["-n", str(TOGETHER)]
         out = _output([*command, "-rfE", *([] if kit.cuda else ["--collect-only"]), *tests], limit, {})
-        kit.say(name, files=len(tests), tail=out.strip().splitlines()[-12:])
+        kit.say(name, files=len(tests), tail=out.strip().splitlines()[-40:])
 
 
 def _output(command: list[str], seconds: float, more: dict[str, str]) -> str:

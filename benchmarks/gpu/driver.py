@@ -30,16 +30,16 @@ class Part:
 PARTS: Mapping[str, Part] = MappingProxyType(
     {
         "env": Part("environment", 45, "versions, `dinoskip doctor`, ceilings of products and copies"),
-        "tests": Part("device_tests", 95, "tests marked gpu; the table of what each path asks of the device"),
-        "agree": Part("agreement", 60, "training steps against a CPU's"),
+        "tests": Part("device_tests", 120, "tests marked gpu; the table of what each path asks of the device"),
+        "agree": Part("agreement", 80, "training steps against a CPU's"),
         "eager": Part("step_eager", 50, "a DINO step without compiling, beside the public style"),
-        "compiled": Part("step_compiled", 150, "a compiled step, its profile, the public style compiled"),
+        "compiled": Part("step_compiled", 200, "a compiled step, its profile, the public style compiled"),
         "tokencut": Part("cuts", 30, "TokenCut in batches, and where its time goes"),
-        "export": Part("exports", 45, "feature export and frozen passes in fp32, TF32, bf16"),
-        "tasks": Part("every_task", 90, "every task and the gallery once, their rows against a CPU's"),
+        "export": Part("exports", 60, "feature export and frozen passes in fp32, TF32, bf16"),
+        "tasks": Part("every_task", 120, "every task and the gallery once, their rows against a CPU's"),
         "optimizers": Part("optimizers", 60, "steps of each optimizer; a refresh's QR by several ways"),
-        "loop": Part("pretraining", 100, "`dinoskip pretrain` on JPEGs"),
-        "data": Part("data_paths", 50, "images a second into views, of each data path"),
+        "loop": Part("pretraining", 200, "`dinoskip pretrain` on JPEGs"),
+        "data": Part("data_paths", 100, "images a second into views, of each data path"),
         "probe": Part("probes", 45, "a sweep of probes, k-NN"),
     }
 )

@@ -16,9 +16,10 @@ from dinoskip.features import Transform, export
 from dinoskip.features.forward import decoding_threads
 from dinoskip.features.transform import load_pixels
 from dinoskip.models import Backbone, create_model
+from dinoskip.runtime.arithmetic import Precision
+from dinoskip.runtime.precision import frozen_passes
 
-PRECISIONS = (("fp32", "highest", False), ("tf32", "high", False), ("bf16", "highest", True))
-"""Name, how float32 products are computed, whether under bfloat16 autocast."""
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 
 
 def run(kit: Kit) -> None:
@@ -45,14 +46,15 @@ def run(kit: Kit) -> None:
 def passes(kit: Kit, model: torch.nn.Module, backbone: Backbone, x: torch.Tensor) -> None:
     """Images a second of timm's ``forward_features``, and of all blocks with the last norm."""
     blocks, batch = range(1, backbone.depth + 1), len(x)
-    for label, precision, cast in PRECISIONS:
-        with kit.attempt(label), torch.autocast(kit.device.type, torch.bfloat16, enabled=cast):
-            torch.set_float32_matmul_precision(precision)
-            plain = kit.ms(lambda: model.forward_features(x))  # type: ignore[operator]
+    for precision in PRECISIONS:
+        backbone.precision = precision
+        with kit.attempt(precision):
+            with frozen_passes(precision, kit.device):
+                plain = kit.ms(lambda: model.forward_features(x))  # type: ignore[operator]
             ours = kit.ms(lambda: backbone.layers(x, blocks, norm="final"))
-            torch.set_float32_matmul_precision("highest")
             rates = {"timm_images_s": 1e3 * batch / plain, "all_blocks_images_s": 1e3 * batch / ours}
-            kit.say(f"frozen passes, {label}, batch {batch}", **rates)
+            kit.say(f"frozen passes, {precision}, batch {batch}", **rates)
+    backbone.precision = "fp32"
 
 
 def decode(kit: Kit, photos: Photos, side: int, threads: int, count: int) -> None:

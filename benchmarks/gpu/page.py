@@ -56,7 +56,8 @@ def of_run(rows: Sequence[Row]) -> list[str]:
     lines = [f"**{card}**, torch {torch}, {day}, dinoskip {commit}.", "", *ratio(rows), *steps(rows)]
     for part, about in PARTS.items():
         own = [row for row in rows if row["part"] == part and row["name"] != PART_ENDED]
-        ended = next((str(row["code"]) for row in rows if row["part"] == part and row["name"] == PART_ENDED), "not run")
+        codes = [str(row["code"]) for row in rows if row["part"] == part and row["name"] == PART_ENDED]
+        ended = codes[-1] if codes else "not run"  # a part that had no time left may be run again on the same machine
         title = f"{part}: {about.measures} ({ended})"
         lines += folded(title, [*markdown_table(["result", "values"], [[row["name"], _values(row)] for row in own])])
     return lines

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu.kit import ROOT, Kit
 from benchmarks.gpu.photographs import jpegs
@@ -38,14 +39,25 @@ def measure(kit: Kit, photos: Path, out: Path, batch: int, path: str) -> None:
     ]  # fmt: skip
     command = kit.command("-m", "dinoskip", "pretrain", "--data", str(photos), "--out", str(out), *settings)
     limit, began = (300.0 if kit.tiny else max(20.0, kit.left() - 3)), time.perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=limit, cwd=ROOT, env=dict(os.environ), check=False
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit, cwd=ROOT, env=dict(os.environ), check=False
+        )
+    except subprocess.TimeoutExpired as over:
+        text = (over.stderr or b"").decode(errors="replace")[-600:]
+        kit.say(f"pretrain, {path}", failed="ended at its limit", rows=_journal(out)[-3:], text=text)
+        return
     took = time.perf_counter() - began
     if done.returncode:
         kit.say(f"pretrain, {path}", failed=f"exit code {done.returncode}", text=done.stderr[-1500:])
         return
-    rows = [row for row in read_metrics(out / "metrics.jsonl") if "loss" in row]
+    rows = _journal(out)
     environment = read_json(out / "env.json")
     kept = {key: environment[key] for key in ("compiled_graphs", "uncompiled") if key in environment}
     kit.say(f"pretrain, {path}", s=took, rows=rows[-3:], **kept)
+
+
+def _journal(out: Path) -> list[dict[str, Any]]:
+    """Rows of a training's journal that have a loss; none where it was not begun."""
+    path = out / "metrics.jsonl"
+    return [dict(row) for row in read_metrics(path) if "loss" in row] if path.exists() else []

@@ -26,6 +26,7 @@ from dinoskip.io.files import find_below, read_json
 from dinoskip.pipeline import cleaning, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
+from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, places, visible_gpus
 from dinoskip.pipeline.progress import NO_TIME
@@ -99,9 +100,8 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="plan without the data: stages, GPU hours and disk from published numbers of images",
     )
-    parser.add_argument(
-        "--card", choices=("a100", "h100"), default="a100", help="the GPU for which hours are estimated (default: a100)"
-    )
+    about = "the GPU for which hours are estimated (default: a100)"
+    parser.add_argument("--card", choices=tuple(CARDS), default="a100", help=about)
     _study_arguments(command(commands, "status", status, "show how far a study is and its results so far"))
     parser = command(commands, "report", report, "write a study's report again from finished stages")
     _study_arguments(parser)
@@ -240,7 +240,9 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         print_json({"card": args.card, "stages": rows, "peak_disk": peak, "not_listed": sorted(images.assumed)})
         return 0
     print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
-    rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
+    reached = CARDS[args.card].reached("bf16")
+    source = "measured" if args.card == "h100" else "assumed from an H100's"
+    rate = f"{args.card.upper()} at {reached:.0f} TFLOP/s in bfloat16, {source}"
     say(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     asked = study.evaluate.precision
     auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""

@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.data.geometry import DepthDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
-from dinoskip.data.sequences import VOID, SequenceDataset
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask
@@ -37,6 +35,24 @@ _QUANTILES = (2, 50, 99)
 
 Named = Callable[[Path], frozenset[str] | None]
 """The classes that another annotation of an image names, None where it has none."""
+
+
+@runtime_checkable
+class NumberedMaps(Protocol):
+    """A split whose ``target_files`` are label maps as they are: ``value_numbers[v]`` is the class of value v."""
+
+    @property
+    def value_numbers(self) -> Sequence[int]: ...
+
+
+@runtime_checkable
+class DepthMaps(Protocol):
+    """A split whose ``depth_paths`` are maps of 16 bits; a metre has the value ``per_metre``, 0 is not measured."""
+
+    @property
+    def depth_paths(self) -> Sequence[Path]: ...
+    @property
+    def per_metre(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -120,17 +136,15 @@ class LabelValues:
 
 def can_be_counted(opened: Any) -> bool:
     """Whether :func:`label_values` knows the labels of an opened split."""
-    return isinstance(opened, SegmentationDataset | DepthDataset | SequenceDataset | LabelledFolder)
+    return isinstance(opened, SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder)
 
 
 def _empty(label: str, opened: Any) -> LabelValues:
     names = tuple(opened.class_names)
     if isinstance(opened, SegmentationDataset):
         numbers = (opened.remap or class_map(names)).table if _has_values(opened) else class_map(names).table
-    elif isinstance(opened, SequenceDataset):
-        numbers = class_map(("background", *(f"object {number}" for number in range(1, VOID)))).table
-        if any(video.one_object for video in opened.sequences):
-            numbers[VOID] = 1
+    elif isinstance(opened, NumberedMaps):
+        numbers = np.array(opened.value_numbers)
     else:
         numbers = np.full(_VALUES, ILLEGAL)
     return LabelValues(label, (opened.split if hasattr(opened, "split") else "",), names, tuple(numbers.tolist()))
@@ -145,7 +159,7 @@ def _has_values(opened: SegmentationDataset) -> bool:
 def _sample(opened: Any) -> list[int]:
     """Positions of the label files that are read, evenly spread."""
     of_values = not isinstance(opened, SegmentationDataset) or _has_values(opened)
-    most = MOST if of_values and not isinstance(opened, DepthDataset) else MOST_DEEP
+    most = MOST if of_values and not isinstance(opened, DepthMaps) else MOST_DEEP
     count = len(opened)
     return list(range(count)) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
 
@@ -177,12 +191,12 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         counts = np.bincount(opened.labels, minlength=_VALUES)[:_VALUES]
         numbers = tuple(range(len(found.names)))
         return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
-    if isinstance(opened, DepthDataset):
+    if isinstance(opened, DepthMaps):
         return _depths(found, opened, chosen)
     return _Counting(found, opened, named).over(chosen)
 
 
-def _depths(found: LabelValues, opened: DepthDataset, chosen: Sequence[int]) -> LabelValues:
+def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:
     counts, failed = np.zeros(65_536, dtype=np.int64), list[str]()
     for index in chosen:
         try:
@@ -226,7 +240,7 @@ class _Counting:
 
     def over(self, chosen: Sequence[int]) -> LabelValues:
         """Read the files at these positions."""
-        of_values = isinstance(self.opened, SequenceDataset) or _has_values(self.opened)
+        of_values = isinstance(self.opened, NumberedMaps) or _has_values(self.opened)
         paths = self.opened.target_files
         for index in chosen:
             try:

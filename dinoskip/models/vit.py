@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
+from dinoskip.runtime.precision import at_least_float32
 from dinoskip.settings.vit_config import PositionResize, Skip
 
 
@@ -142,9 +143,9 @@ def dino_positions(positions: Tensor, grid: tuple[int, int], stored: tuple[int, 
 
     Bicubic without antialiasing, by the scale factors (h + 0.1)/√N and (w + 0.1)/√N, which shifts every sample a
     little against resizing to (h, w); the stored embedding itself where the grid is the trained one. Computed in
-    float32. ``stored`` are rows and columns of the N patches, None for a square; theirs is a square always, so of other
-    grids each side has a factor of its own. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2
-    without registers is the same.
+    float32, of float64 in float64. ``stored`` are rows and columns of the N patches, None for a square; theirs is a
+    square always, so of other grids each side has a factor of its own. Source: ``interpolate_pos_encoding`` of
+    vision_transformer.py; DINOv2 without registers is the same.
     """
     rows, columns = stored or _square(positions)
     return _resized(positions, grid, stored, scale_factor=((grid[0] + 0.1) / rows, (grid[1] + 0.1) / columns))
@@ -164,7 +165,7 @@ def _resized(positions: Tensor, grid: tuple[int, int], stored: tuple[int, int] |
     rows, columns = stored or _square(positions)
     if grid == (rows, columns):
         return positions
-    patches = positions[:, 1:].float().reshape(1, rows, columns, -1).permute(0, 3, 1, 2)
+    patches = at_least_float32(positions[:, 1:]).reshape(1, rows, columns, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(patches, mode="bicubic", **to)
     flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
     return torch.cat((positions[:, :1], flat), dim=1)

@@ -11,6 +11,7 @@ import typing
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -21,7 +22,7 @@ from pydantic.fields import FieldInfo
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import read_regular
 from dinoskip.io.texts import decoded_text
-from dinoskip.plugins import LAST, ByName, content_of
+from dinoskip.plugins import ByName, content_of, order_of
 
 
 class Config(BaseModel):
@@ -290,17 +291,17 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
 
 def models_of(field: FieldInfo) -> list[type[BaseModel]]:
     """All pydantic models that the value of a field may be of or contain, those of plug-ins included, by ``order``."""
-    models = [model for part in (field.annotation, *field.metadata) for model in _models_in(part)]
-    return sorted(models, key=lambda model: getattr(model, "order", LAST))
+    models = [(order, model) for part in (field.annotation, *field.metadata) for order, model in _ordered(part)]
+    return [model for _, model in sorted(models, key=itemgetter(0))]
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _ordered(annotation: Any) -> list[tuple[int, type[BaseModel]]]:
     if isinstance(annotation, ByName):
-        return annotation.classes()
+        return [(order_of(model), model) for model in annotation.classes()]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
+        return [(order_of(annotation, own=True), annotation)]
     if typing.get_origin(annotation) in {typing.Union, types.UnionType, typing.Annotated, list, tuple, dict}:
-        return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+        return [found for part in typing.get_args(annotation) for found in _ordered(part)]
     return []
 
 

@@ -1,7 +1,8 @@
-"""Where a block is read: the names of its read points (facets), and the norm that each is usually read under."""
+"""What is read of a block: the tensor (facet) and what is taken of it, and the norm that each is usually read under."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Facet = Literal["out", "key", "query", "value", "attn", "mlp", "hidden", "attn_scaled", "mlp_scaled"]
@@ -16,3 +17,29 @@ def usual_norm(facet: str, norm: str) -> str:
     ``hidden``, after which a network has no norm.
     """
     return norm if facet in _AS_WIDE else "none"
+
+
+@dataclass(frozen=True)
+class ReadAt:
+    """What is read of blocks: of the tensor ``facet``, what ``of`` says: a norm, or ``patches``, ``cls`` or ``mean``.
+
+    In keys and names of weights it is text, which this class alone writes and reads: ``final`` for outputs of blocks,
+    ``mlp final`` and ``mlp patches`` for other facets.
+    """
+
+    of: str
+    facet: str = "out"
+
+    def __str__(self) -> str:
+        return self.of if self.facet == "out" else f"{self.facet} {self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> ReadAt:
+        """The inverse of ``str``; facets and what is read of them have no blanks."""
+        facet, _, of = text.rpartition(" ")
+        return cls(of, facet or "out")
+
+
+def blocks_at(facet: str, first: str, blocks: str) -> str:
+    """The name of what is scored: its ``blocks``, ``3`` or ``3+6``, behind the facet if that is not the ``first``."""
+    return blocks if facet == first else f"{facet} {blocks}"

@@ -6,7 +6,7 @@ exp(cosine / temperature) (Wu et al. 2018; DINO eval_knn.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from eval.neighbours import Neighbours
 from eval.retrieval.config import IndexName
 
 _CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
+_ON_GPU = 16  # times as many there, 1 GiB: a product of few queries takes as long as reading all training features
+_QUERIES = 64  # a chunk, at least: of fewer, fewer blocks are searched at once
+Search = Callable[[slice, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def _too_many(ks: Sequence[int], count: int) -> ConfigError:
@@ -59,13 +62,22 @@ def knn_predictions(
     classes = torch.from_numpy(labels).to(train_x.device, non_blocking=True)
     nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), max(ks), backend)
     predicted = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
-    step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
-    for start in range(0, count, step):
-        queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
-        similar, where = nearest(queries)
+    for of, chunk in _chunks(blocks, count, len(labels), train_x.device):
+        queries = torch.nn.functional.normalize(test_x[of, chunk].float(), dim=-1)
+        similar, where = nearest(of, queries)
         for k, best in _winners(similar, classes[where], ks, temperature, int(labels.max()) + 1).items():
-            predicted[k][:, start : start + step] = best
+            predicted[k][of, chunk] = best
     return predicted
+
+
+def _chunks(blocks: int, count: int, memory: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
+    """Blocks and queries that are searched at once among ``memory`` training features, so that similarities are few."""
+    held = _CHUNK_ELEMENTS * (_ON_GPU if device.type == "cuda" else 1)
+    together = min(blocks, max(1, held // (_QUERIES * memory)))
+    step = max(1, held // (together * memory))
+    for block in range(0, blocks, together):
+        for start in range(0, count, step):
+            yield slice(block, block + together), slice(start, start + step)
 
 
 def _winners(
@@ -105,38 +117,34 @@ def knn_of_parts(
         seen += len(labels)
         _check(train_x, labels, test_x, [1])
         nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), min(most, len(labels)), backend)
-        of = torch.from_numpy(labels).to(queries.device)
-        step = max(1, _CHUNK_ELEMENTS // (shape[0] * len(labels)))
-        for start in range(0, shape[1], step):
-            chunk = slice(start, start + step)
-            cosines, where = nearest(queries[:, chunk])
-            similar[:, chunk], chosen = torch.cat([similar[:, chunk], cosines], -1).topk(most, dim=-1)
-            votes_for[:, chunk] = torch.cat([votes_for[:, chunk], of[where]], -1).gather(-1, chosen)
+        classes_of = torch.from_numpy(labels).to(queries.device)
+        for of, chunk in _chunks(shape[0], shape[1], len(labels), queries.device):
+            cosines, where = nearest(of, queries[of, chunk])
+            similar[of, chunk], chosen = torch.cat([similar[of, chunk], cosines], -1).topk(most, dim=-1)
+            votes_for[of, chunk] = torch.cat([votes_for[of, chunk], classes_of[where]], -1).gather(-1, chosen)
     if not 1 <= min(ks) <= most <= seen:
         raise _too_many(ks, seen)
     return _winners(similar, votes_for, ks, temperature, classes)
 
 
-def _searcher(
-    memory: torch.Tensor, k: int, backend: Backend
-) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+def _searcher(memory: torch.Tensor, k: int, backend: Backend) -> Search:
     """Make a search from unit queries (blocks, n, D) to the k largest cosines, falling, and where they are.
 
-    ``memory`` (blocks, N, D) are the unit vectors that are searched.
+    ``memory`` (all blocks, N, D) are the unit vectors that are searched; each search names its queries' blocks.
     """
     if backend == "torch":
         transposed = memory.transpose(1, 2)
 
-        def by_torch(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            similar, where = torch.bmm(queries, transposed).topk(k, dim=-1)
+        def by_torch(of: slice, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            similar, where = torch.bmm(queries, transposed[of]).topk(k, dim=-1)
             return similar, where
 
         return by_torch
     kind: IndexName = "ivf" if backend == "ivf" else "flat"
     indexes = [Neighbours(block.cpu().numpy(), memory.device, kind) for block in memory]
 
-    def by_faiss(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        results = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]
+    def by_faiss(of: slice, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        results = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes[of], queries, strict=True)]
         similar, where = (torch.from_numpy(np.stack(part)).to(memory.device) for part in zip(*results, strict=True))
         return similar, where
 

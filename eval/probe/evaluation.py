@@ -12,9 +12,8 @@ from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.distributed import choose_device
-from dinoskip.settings.read_points import usual_norm
+from dinoskip.settings.read_points import ReadAt, usual_norm
 from dinoskip.settings.tasks import TaskInputs
-from eval.frozen import kind_at
 from eval.labelled import LabelledTokens, places, token_cosine
 from eval.pixels import PIXEL_FEATURES, pixel_tokens
 from eval.probe.config import ProbeConfig
@@ -102,7 +101,7 @@ def _evaluate_live(given: TaskInputs) -> list[EvalResult]:
     """Probe every block at each of the facets, equally wide; ``norms`` are of block outputs."""
     config: ProbeConfig = given.settings
     backbone, sets = given.backbone, (given.labels["train"], given.labels["val"])
-    kinds = dict.fromkeys(kind_at(facet, usual_norm(facet, norm)) for facet in given.facets for norm in given.norms)
+    kinds = dict.fromkeys(str(ReadAt(usual_norm(facet, norm), facet)) for facet in given.facets for norm in given.norms)
     groups = head_groups(given.block_numbers, given.multiscale, list(kinds))
     train, val = (LabelledTokens.labels_of(part) for part in sets)
 

@@ -18,7 +18,8 @@ from dinoskip.io.images import read_image
 from dinoskip.io.resize import resize
 from dinoskip.models import Backbone
 from dinoskip.runtime.randomness import numpy_rng, torch_rng
-from eval.frozen import check_finite, facet_of, whole_patches
+from dinoskip.settings.read_points import ReadAt
+from eval.frozen import check_finite, whole_patches
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.prefetch import prefetched, threads_of
 from eval.probe.config import ProbeConfig
@@ -184,11 +185,9 @@ class LiveTokenLoader:
 
         Logits on a padded grid (:func:`eval.frozen.whole_patches`) are then spread over the sides as they were.
         """
-        blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)
+        read = {(kind, block): ReadAt.parse(kind) for kind, block in self.keys}
+        blocks, facets = {block for _, block in read}, dict.fromkeys(at.facet for at in read.values())
         layers = self.backbone.layers(whole_patches(pixels, self.backbone), blocks, list(facets))
-        normed = {
-            (kind, block): self.backbone.normed(layers[facet_of(kind)][block].tokens, kind.rpartition(" ")[2])
-            for kind, block in self.keys
-        }
+        normed = {key: self.backbone.normed(layers[at.facet][key[1]].tokens, at.of) for key, at in read.items()}
         check_finite([(block, x) for (_, block), x in normed.items()], self.backbone)
         return {key: x.float() for key, x in normed.items()}, next(iter(next(iter(layers.values())).values())).grid

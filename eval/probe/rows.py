@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dinoskip.io.files import write_json
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, Selection
+from dinoskip.settings.read_points import ReadAt
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import Key, LabelledTokens
@@ -100,8 +101,9 @@ def _selected(result: ProbeResult) -> Selection:
 
 def _rows(result: ProbeResult, template: EvalResult, cosines: Mapping[Key, float]) -> list[RecordedRow]:
     """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
-    facet, _, norm = result.norm.rpartition(" ")
-    template = replace(template, block=result.name, norm=norm, facet=facet or template.facet)
+    if " " in result.norm:  # the facet of stored features is the template's
+        template = replace(template, facet=ReadAt.parse(result.norm).facet)
+    template = replace(template, block=result.name, norm=ReadAt.parse(result.norm).of)
     shown = replace(template, value=100 * result.best_scores.miou, note=ON_VALIDATION, selected=SHOWN)
     template = replace(template, selected=_selected(result))
     miou, *others = segmentation_rows(template, result.areas)

@@ -11,12 +11,12 @@ import torch
 
 from dinoskip.data.classification import ClassTransform
 from dinoskip.data.config import ClassAugmentConfig
-from dinoskip.data.geometry import LabelledNormals
 from dinoskip.data.multicrop import WorkerCrops
 from dinoskip.data.view_targets import WithTargets
 from dinoskip.training.objectives import OBJECTIVES
 from dinoskip_dense.depth import augment as depth
 from dinoskip_dense.depth.config import DepthConfig
+from dinoskip_dense.geometry import LabelledNormals
 from dinoskip_dense.normals import augment as normals
 from dinoskip_dense.normals.config import NormalsConfig
 from eval.probe import crops as probe

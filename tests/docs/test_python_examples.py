@@ -14,9 +14,9 @@ import dinoskip.models
 from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
 from dinoskip.data.sets import open_labels
-from dinoskip.data.sets.labels import NORMALS
-from dinoskip.data.sets.nyu import NyuNormalsConfig
 from dinoskip.models import VitConfig, create_model, save_weights
+from dinoskip_dense.labels import NORMALS
+from dinoskip_dense.sets.nyu import NyuNormalsConfig
 from tests.helpers.tiny import make_images
 
 ROOT = Path(__file__).parents[2]

@@ -18,15 +18,17 @@ from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
-from dinoskip.data.sets.davis import DavisConfig
-from dinoskip.data.sets.labels import CORRESPONDENCE, DEPTH, DETECTION, NORMALS, SEGMENTATION, VIDEO
+from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.data.sets.masks import MasksConfig
-from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
-from dinoskip.data.sets.pf_pascal import PfPascalConfig
 from dinoskip.data.sets.saliency import EcssdConfig
-from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.data.sets.voc import VocConfig
+from dinoskip_dense.labels import DEPTH, NORMALS
+from dinoskip_dense.sets.nyu import NyuConfig, NyuNormalsConfig
+from dinoskip_video.labels import CORRESPONDENCE, VIDEO
+from dinoskip_video.sets.davis import DavisConfig
+from dinoskip_video.sets.pf_pascal import PfPascalConfig
+from dinoskip_video.sets.spair import SpairConfig
 
 HEIGHT, WIDTH = 10, 20
 

@@ -20,12 +20,12 @@ from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco20k import ANNOTATIONS, LIST
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.data.sets.nyu import GEONET_MEANS
-from dinoskip.data.sets.rooms import RoomsConfig
-from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.data.sprites import photo
+from dinoskip_dense.sets.nyu import GEONET_MEANS
+from dinoskip_dense.sets.rooms import RoomsConfig
+from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
+from dinoskip_video.sets.scenes_video import ScenesVideoConfig
 
 PHOTOS = ("coffee", "china", "flower", "grass")
 SIZES = ((48, 64), (64, 48), (56, 56), (50, 71))

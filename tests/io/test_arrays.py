@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dinoskip.data.sets import open_labels
-from dinoskip.data.sets.labels import NORMALS
-from dinoskip.data.sets.nyu import NyuNormalsConfig
 from dinoskip.errors import DataError
 from dinoskip.io.arrays import read_arrays
+from dinoskip_dense.labels import NORMALS
+from dinoskip_dense.sets.nyu import NyuNormalsConfig
 
 
 def bomb(path: Path, shape: tuple[int, ...], size: int) -> None:

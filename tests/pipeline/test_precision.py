@@ -14,7 +14,8 @@ from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, create_model
-from dinoskip.pipeline.estimate.costs import SLOWER, costs
+from dinoskip.pipeline.estimate.cards import CARDS, REACHED, named
+from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results.rows import EvalResult, read_rows, write_rows
@@ -95,8 +96,23 @@ def test_hours_are_by_the_rate_of_the_precision() -> None:
     usual, exact = hours(), hours("evaluate.precision=fp32")
     assert hours("evaluate.precision=bf16") == usual
     for node, value in usual.items():
-        factor = 1.0 if node.startswith("pretrain/") else SLOWER["h100"]["fp32"]
+        factor = 1.0 if node.startswith("pretrain/") else REACHED["bf16"] / REACHED["fp32"]
         assert exact[node] == pytest.approx(factor * value), node
+
+
+def test_a_card_reaches_what_was_measured_and_others_in_between_their_two_ratios() -> None:
+    assert CARDS["h100"].reached("bf16") == REACHED["bf16"]
+    assert 312 / 989 < CARDS["a100"].reached("bf16") / REACHED["bf16"] < 2.039 / 3.35
+    assert all(0 < card.reached(kind) < card.peak(kind) for card in CARDS.values() for kind in REACHED)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA GeForce RTX 4090", "4090"),
+     ("Tesla V100-SXM2", ""), ("", "")],
+)  # fmt: skip
+def test_a_card_is_found_by_the_name_that_torch_gives(name: str, key: str) -> None:
+    assert named(name) == key
 
 
 def test_rows_say_it_where_it_is_not_float32(tmp_path: Path) -> None:

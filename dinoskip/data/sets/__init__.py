@@ -1,12 +1,11 @@
-"""The data sets that a configuration may name: one file a kind, one line a kind in :data:`KINDS`.
+"""The data sets that a configuration may name: ours, one file and one line a kind, and those of plug-ins.
 
 Importing this package does not import torch.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.orientation import with_orientation
 from dinoskip.data.segmentation import SegmentationDataset, draw
-from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco import CocoConfig
@@ -27,22 +25,15 @@ from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.cvat import CvatConfig
-from dinoskip.data.sets.davis import DavisConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import DatasetKind, Synthetic
 from dinoskip.data.sets.labels import OF_A_SPLIT, Label
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
-from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
-from dinoskip.data.sets.pf_pascal import PfPascalConfig
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.data.sets.saliency import DutOmronConfig, DutsTeConfig, EcssdConfig
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig
-from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.data.sets.supervisely import SuperviselyConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.sets.voc_xml import VocXmlConfig
@@ -73,16 +64,8 @@ AnyDataset = (
     | FolderConfig
     | ImagesConfig
     | ScenesConfig
-    | NyuConfig
-    | NyuNormalsConfig
-    | RoomsConfig
-    | DavisConfig
-    | ScenesVideoConfig
-    | SpairConfig
-    | PfPascalConfig
-    | ScenesPairsConfig
 )
-"""The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
+"""Our own kinds. A kind is known by its ``kind``; all else follows from its class."""
 
 D = TypeVar("D")
 DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind"), ByName("data_kinds", DatasetKind, "kind")]
@@ -199,7 +182,7 @@ def without_broken(label: Label[Any], opened: Any, found: list[str], where: str)
     """
     _, read = label.count(opened)
     kept = []
-    for position, indices in enumerate(_indices(label, opened)):
+    for position, indices in enumerate(label.indices(opened)):
         try:
             for index in indices:
                 read(index)
@@ -212,13 +195,3 @@ def without_broken(label: Label[Any], opened: Any, found: list[str], where: str)
         return opened
     log.warning("%s: %d left out as broken, such as %s", where, len(found), found[0])
     return replace(opened.part(kept), left_out=len(found))
-
-
-def _indices(label: Label[Any], opened: Any) -> list[Sequence[int]]:
-    """What is read of each item: of a video its frames."""
-    if not isinstance(opened, SequenceDataset):
-        return [(index,) for index in range(len(label.items(opened)))]
-    ends = [0]
-    for video in opened.sequences:
-        ends.append(ends[-1] + len(video))
-    return [range(*bounds) for bounds in itertools.pairwise(ends)]

@@ -1,8 +1,9 @@
 """What a kind of data set declares: a configuration class that opens its images and labels, and its published files.
 
-A kind is one class in one file of this package and one line in the table of ``dinoskip/data/sets/__init__.py``. It
-derives from :class:`DatasetKind` and has the method of each label that it gives (:mod:`dinoskip.data.sets.labels`),
-such as ``open_segmentation(root, split, faults)``; opening, checking, preparing and the command line follow from that.
+A kind is one class in one file: of this package, in the table of ``dinoskip/data/sets/__init__.py``, or of a plug-in,
+with an entry point of ``dinoskip.data_kinds``. It derives from :class:`DatasetKind` and has the method of each label
+that it gives (:mod:`dinoskip.data.sets.labels`), such as ``open_segmentation(root, split, faults)``; opening, checking,
+preparing and the command line follow from that.
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ class DatasetKind(Config, ABC):
     splits: ClassVar[tuple[CheckedSplit, ...]] = ()
     signatures: ClassVar[tuple[Signature, ...]] = ()
     """Rules of its own on what label files hold, beside those of each label."""
+    image_size: ClassVar[tuple[int, int] | None] = None
+    """Height and width of its images, where estimates of time need them and the files are not there."""
+    order: ClassVar[int | None] = None
+    """Its place among the kinds of plug-ins, the smallest first; None: behind those that have one, by name."""
 
     limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"

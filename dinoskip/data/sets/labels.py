@@ -13,11 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.geometry import DepthDataset, NormalsDataset
-from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.sequences import SequenceDataset
+from dinoskip.data.sets.signatures import Signature
 from dinoskip.io.images import read_image
 from dinoskip.plugins import Table
 
@@ -84,10 +82,13 @@ class Label(Generic[D]):
             is a :class:`DataError`.
         count: what is counted of an opened split, and how one item is read; by default images are decoded.
         items: ids of what a limit draws from.
+        read_of: indices that ``count``'s reader reads of each item, such as a video's frames; None: the item's own.
         size: how many images, or what else ``unit`` says, ``data check`` counts.
         seen_by: splits in which ``look`` looks for them: all of one of these.
         values: what images are measured against, where it lies in no file: part of keys. None: in ``target_files``.
         tokens: whether tasks with this label read patch tokens, unless they request otherwise; ``cls``: CLS tokens.
+        signatures: rules on what its files hold, judged behind those of the kind of data set.
+        order: its place among the labels of plug-ins, the smallest first; None: behind those that have one, by name.
     """
 
     name: str
@@ -102,10 +103,17 @@ class Label(Generic[D]):
     values: Callable[[D], object | None] = _no_values
     tokens: bool = True
     cls: bool = True
+    read_of: Callable[[D], Sequence[Sequence[int]]] | None = None
+    signatures: tuple[Signature, ...] = ()
+    order: int | None = None
 
     def given_by(self, config: Any) -> bool:
         """Whether a kind of data set, a class or its settings, has such labels."""
         return hasattr(config, self.method)
+
+    def indices(self, opened: D) -> Sequence[Sequence[int]]:
+        """Which indices the reader of :attr:`count` reads of each item."""
+        return [(i,) for i in range(len(self.items(opened)))] if self.read_of is None else self.read_of(opened)
 
 
 def _pixels(opened: SegmentationDataset) -> Count:
@@ -137,49 +145,6 @@ def _images(opened: LabelledFolder) -> Count:
     return dict(zip(opened.class_names, counted, strict=True)), decoded(opened)[1]
 
 
-def _metres(opened: DepthDataset) -> Count:
-    counts = {"measured": 0, "not measured": 0}
-
-    def read(index: int) -> None:
-        metres = opened.depth(index)
-        counts["measured"] += int((metres > 0).sum())
-        counts["not measured"] += int((metres == 0).sum())
-
-    return counts, read
-
-
-def _directions(opened: NormalsDataset) -> Count:
-    counts = {"known": 0, "not known": 0}
-
-    def read(index: int) -> None:
-        valid = opened.read(index).valid
-        counts["known"] += int(valid.sum())
-        counts["not known"] += int((~valid).sum())
-
-    return counts, read
-
-
-def _frames(opened: SequenceDataset) -> Count:
-    def read(index: int) -> None:
-        read_image(opened.path(index))
-        opened.label(index)
-
-    return {}, read
-
-
-def _pairs(opened: KeypointDataset) -> Count:
-    counts = dict.fromkeys(opened.class_names, 0)
-
-    def read(index: int) -> None:
-        pair = opened.pairs[index]
-        for image in (pair.source, pair.target):
-            read_image(opened.path(image))
-        counts[pair.category] += 1
-
-    return counts, read
-
-
-_HELD_OUT = (("train", "test"), ("train", "val"))
 SEGMENTATION = Label("segmentation", "label maps", "masks", "open_segmentation", _pixels)
 DETECTION = Label(
     "detection",
@@ -194,26 +159,11 @@ CLASSES = Label(
     "classes", "classes of images", "classes", "open_labelled", _images,
     values=lambda opened: [int(label) for label in opened.labels], tokens=False,
 )  # fmt: skip
-DEPTH = Label("depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT)
-NORMALS = Label("normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT)
-VIDEO = Label(
-    "video", "videos", "videos", "open_sequences", _frames,
-    lambda opened: [video.name for video in opened.sequences], unit="frames", seen_by=(("val",), ("test",)),
-)  # fmt: skip
-CORRESPONDENCE = Label(
-    "correspondence", "pairs with keypoints", "pairs", "open_keypoints", _pairs,
-    lambda opened: [pair.id for pair in opened.pairs], lambda opened: len(opened.pairs), unit="pairs",
-    seen_by=(("test",), ("val",)),
-)  # fmt: skip
 
 _OWN: tuple[Label[Any], ...] = (
     SEGMENTATION,
     DETECTION,
     CLASSES,
-    DEPTH,
-    NORMALS,
-    VIDEO,
-    CORRESPONDENCE,
 )
 LABELS: Mapping[str, Label[Any]] = Table("labels", {label.name: label for label in _OWN}, Label)
 """The one table of labels, by name: ours, then those of plug-ins."""

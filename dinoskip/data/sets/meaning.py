@@ -10,6 +10,7 @@ from typing import Any
 
 from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
 from dinoskip.data.sets.kind import DatasetKind
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.signatures import judge
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError, DinoskipError
@@ -29,9 +30,10 @@ def label_verdicts(
     named = config.named_classes if use == "segmentation" else None
     if type(config).named_classes is DatasetKind.named_classes:
         named = None
+    rules = (*type(config).signatures, *LABELS[use].signatures)
     counts = [_counted(use, opened, named, kept) for opened in splits if can_be_counted(opened)]
     together = counts if use == "classes" else [reduce(add, counts)] if counts else []  # each split has a baseline
-    found = [one for values in together for one in judge(values, name, type(config).signatures)]
+    found = [one for values in together for one in judge(values, name, rules)]
     left_out = {"unreadable-labels", "foreign-values"} if config.skip_broken else set()
     return [one for one in found if one.check not in left_out]
 

@@ -1,7 +1,7 @@
 """Whether label files mean what the settings of their data set say: rules on counts, most by known wrong numberings.
 
-A kind of data set declares its own rules (``signatures``); those of each label are judged for every kind. Thresholds
-are those measured on 200 VOC, 30 ADE20K and 21 COCO-Stuff masks and 13 depth maps where nothing else is said.
+A kind of data set declares its own rules (``signatures``), as a label of a plug-in does; those of our labels are judged
+for every kind. Thresholds are those measured on 200 VOC, 30 ADE20K and 21 COCO-Stuff masks where nothing else is said.
 """
 
 from __future__ import annotations
@@ -169,50 +169,13 @@ def _one_class_of_images(values: LabelValues) -> Finding | None:
     )
 
 
-_UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
-
-
-def _is_room(quantiles: Sequence[float], per_metre: float) -> bool:
-    """Whether percentiles 2, 50 and 99 are those of a room seen by a depth sensor, which 13 of 13 maps are."""
-    near, middle, far = (value / per_metre for value in quantiles)
-    return 0.8 <= middle <= 6 and near >= 0.2 and far <= 12
-
-
-def _scale(values: LabelValues) -> Finding | None:
-    if not values.quantiles:
-        whole = values.read > values.unreadable
-        return Finding("depth-scale", "doubtful", "no pixel of depth is measured", "see the files") if whole else None
-    if _is_room(values.quantiles, values.per_metre):
-        return None
-    near, middle, far = (value / values.per_metre for value in values.quantiles)
-    text = (
-        f"at {values.per_metre:g} a metre half of the depths are below {middle:.2f} m and 96 % between {near:.2f} and "
-        f"{far:.2f} m, which no room is"
-    )
-    other = [unit for unit in _UNITS if unit != values.per_metre and _is_room(values.quantiles, unit)]
-    if len(other) == 1:
-        return Finding("depth-scale", "refused", text, f"per_metre={other[0]:g} reads them as a room")
-    settings = " or ".join(f"per_metre={unit:g}" for unit in other) or "per_metre=..."
-    return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}")
-
-
-def davis_2016(values: LabelValues) -> Finding | None:
-    """Videos whose label maps have one object of value 255, as DAVIS 2016 has them."""
-    if values.numbers[IGNORE] != IGNORE or IGNORE not in values.values or not set(values.values) <= {0, IGNORE}:
-        return None
-    text = "every label map holds 0 and 255 alone, as DAVIS 2016 does, and 255 is no object"
-    return Finding("davis-numbering", "refused", text, "numbering=2016 reads 255 as the object")
-
-
 _GENERAL: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
     {
         "segmentation": (_binary, _foreign, _void, _one_class, _never_seen, _majority),
         "classes": (_one_class_of_images,),
-        "depth": (_scale,),
-        "video": (),
     }
 )
-"""The rules of each label, which are judged after those of the kind."""
+"""The rules of our own labels, which are judged after those of the kind."""
 
 
 # --- published numberings ------------------------------------------------------------------------------

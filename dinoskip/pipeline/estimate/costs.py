@@ -1,8 +1,8 @@
 """What a study takes: operations and disk, computed; seconds, as its finished stages took them on this machine.
 
 Operations are counted in closed form (:mod:`dinoskip.settings.flops`) for the images that are there
-(:mod:`dinoskip.pipeline.estimate.work`). GPU hours are those of training and passes over images / (a card's rate x an
-assumed utilisation). Images of native size are taken to be as large as the first.
+(:mod:`dinoskip.pipeline.estimate.work`). GPU hours are those of training and passes over images / the rate that a card
+reaches (:mod:`dinoskip.pipeline.estimate.cards`). Images of native size are taken to be as large as the first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from dinoskip.errors import DiskFull
+from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.graph import Node
@@ -24,6 +24,7 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection, short_recipe
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip.runtime.arithmetic import Precision
 from dinoskip.runtime.console import human_bytes
 from dinoskip.settings.config import dump
 from dinoskip.settings.flops import supervised_step_flops, vit_parameters
@@ -32,14 +33,6 @@ from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised_config import SupervisedConfig
 from eval.tokencut.memory import drawn_bytes
 
-CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
-"""Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
-SLOWER: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {"a100": {"bf16": 1.0, "tf32": 2.0, "fp32": 16.0}, "h100": {"bf16": 1.0, "tf32": 2.0, "fp32": 989 / 67}}
-)
-"""By what the rates of :data:`CARDS` are divided: TF32 156 and 494.5, float32 19.5 and 67 TFLOP/s, same data sheets."""
-UTILISATION = 0.4
-"""Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
 _VALUE = 2  # bytes of a float16 feature
 
 
@@ -71,13 +64,12 @@ class Cost:
     work: float = 1.0
     node: str = ""
     kind: str = ""
-    precision: str = "bf16"
+    precision: Precision = "bf16"
     memory: float = 0.0
 
     def hours(self, card: str) -> float:
         """GPU hours on a card of :data:`CARDS`."""
-        tflops = CARDS[card] / SLOWER[card][self.precision]
-        return self.flop / (tflops * 1e12 * UTILISATION) / 3600
+        return self.flop / (CARDS[card].reached(self.precision) * 1e12) / 3600
 
 
 def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> list[Cost]:
@@ -85,7 +77,9 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
     by_name = {variant.name: variant for variant in variants}
     swept = {variant.sweep: variant for variant in reversed(variants)}
     recipe, reckoned = recipe_of(study), StudyWork(images, variants, nodes)
-    passes = "bf16" if study.evaluate.precision == "auto" else study.evaluate.precision  # auto on a card is bf16
+    passes: Precision = (
+        "bf16" if study.evaluate.precision == "auto" else study.evaluate.precision
+    )  # auto on a card is bf16
     memory = _peaks(reckoned, study, nodes)
     of_nodes: list[Cost] = []
     for node in nodes:

@@ -23,7 +23,6 @@ from dinoskip.settings.vit_config import VitConfig
 
 IMAGENET = {"train": 1_281_167, "val": 50_000}
 CLASSES = 1000  # of ImageNet-1k
-_SIDES = {"nyu": (480, 640), "nyu_normals": (480, 640), "davis": (480, 854)}
 _PHOTOGRAPH, _COCO = (375, 500), (480, 640)  # most of VOC and ADE20K; of COCO
 
 
@@ -77,7 +76,7 @@ class StudyImages:
         opened = self._open(name, split, use)
         if opened is not None:
             return image_size(opened.path(0))
-        return _SIDES.get(config.kind, _COCO if config.kind.startswith("coco") else _PHOTOGRAPH)
+        return config.image_size or (_COCO if config.kind.startswith("coco") else _PHOTOGRAPH)
 
     def classes(self, name: str) -> int:
         """Classes of images; ImageNet-1k's of a set that is not there."""

@@ -13,8 +13,10 @@ import pytest
 
 from dinoskip.data.sets import AnyDataset, open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import CORRESPONDENCE, DEPTH, LABELS, NORMALS
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import DataError
+from dinoskip_dense.labels import DEPTH, NORMALS
+from dinoskip_video.labels import CORRESPONDENCE
 from tests.helpers.label_sets import (
     COCO20K,
     HEIGHT,

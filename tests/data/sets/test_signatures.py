@@ -8,48 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dinoskip.data.label_values import fingerprint, label_values
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.meaning import COUNTED, label_verdicts
 from dinoskip.data.sets.signatures import STUFF_GAPS
-from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline.stages.inputs import OneDataset
-from dinoskip.settings.config import RawConfig, validate
+from tests.helpers.signatures import SIZE, blocks, composed_and_judged, dataset, judged, save, stopping
 
 SHARED = Path(__file__).parents[4] / "shared"
-SIZE = (40, 48)
-
-
-def dataset(**settings: Any) -> Any:
-    return validate(OneDataset, RawConfig({"dataset": settings})).dataset
-
-
-def judged(label: str, splits: Sequence[str], **settings: Any) -> list[DataVerdict]:
-    config = dataset(**settings)
-    return label_verdicts("set", config, label, [open_labels(LABELS[label], config, split) for split in splits])
-
-
-def stopping(found: Sequence[DataVerdict]) -> list[tuple[str, str]]:
-    """State and check of what stops a command."""
-    return [(one.state, one.check) for one in found if one.state != "said"]
-
-
-def save(path: Path, values: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(values).save(path)
-
-
-def blocks(values: Sequence[int], seed: int) -> np.ndarray:
-    """A label map uint8 of ``SIZE``: squares of 8 pixels, each of one of these values, all of which occur."""
-    rows, columns = SIZE[0] // 8, SIZE[1] // 8
-    drawn = np.resize(np.random.default_rng(seed).permutation(values), rows * columns).reshape(rows, columns)
-    return np.kron(drawn, np.ones((8, 8))).astype(np.uint8)
 
 
 @pytest.fixture
@@ -276,45 +245,7 @@ def test_voc_masks_without_background_are_doubtful(tmp_path: Path) -> None:
     assert ("doubtful", "void-share") in stopping(found)
 
 
-def test_davis_2016(tmp_path: Path) -> None:
-    for number in range(4):
-        save(tmp_path / f"JPEGImages/480p/bear/{number:05}.jpg", np.zeros((*SIZE, 3), np.uint8))
-        save(tmp_path / f"Annotations/480p/bear/{number:05}.png", blocks([0, 255], number))
-    (tmp_path / "ImageSets/2017").mkdir(parents=True)
-    (tmp_path / "ImageSets/2017/val.txt").write_text("bear\n")
-    found = judged("video", ["val"], kind="davis", root=str(tmp_path))
-    assert stopping(found) == [("refused", "davis-numbering")]
-    assert "numbering=2016" in found[0].remedy
-    config = dataset(kind="davis", root=str(tmp_path), numbering="2016")
-    assert not judged("video", ["val"], **config.model_dump())
-    assert np.unique(open_labels(LABELS["video"], config, "val").label(0)).tolist() == [0, 1]
-
-
-# --- depth and classes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("written", [1000, 5000, 256])
-@pytest.mark.parametrize("declared", [1000, 5000, 256])
-def test_metres_against_what_a_sensor_sees(tmp_path: Path, written: int, declared: int) -> None:
-    metres = np.linspace(0.9, 4.1, SIZE[0] * SIZE[1]).reshape(SIZE)
-    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
-    save(tmp_path / "d.png", np.rint(metres * written).astype(np.uint16))
-    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
-    found = judged("depth", ["train"], kind="nyu", root=str(tmp_path), per_metre=declared)
-    assert stopping(found) == ([] if written == declared else [("refused", "depth-scale")])
-    if found:
-        assert f"per_metre={written} " in found[0].remedy
-    opened = open_labels(LABELS["depth"], dataset(kind="nyu", root=str(tmp_path), per_metre=written), "train")
-    assert np.abs(opened.depth(0) - metres).max() < 0.01
-
-
-def test_depth_that_is_no_room_in_any_unit_is_doubtful(tmp_path: Path) -> None:
-    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
-    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
-    for value in (0, 3):
-        save(tmp_path / "d.png", np.full(SIZE, value, np.uint16))
-        found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
-        assert stopping(found) == [("doubtful", "depth-scale")]
+# --- classes -----------------------------------------------------------------------------------
 
 
 def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
@@ -351,15 +282,8 @@ def test_real_samples_are_right(label: str, splits: tuple[str, ...], settings: d
     assert not stopping(judged(label, splits, **{**settings, "root": str(root)}))
 
 
-@pytest.mark.parametrize("kind", ["scenes", "rooms", "scenes_video", "scenes_pairs"])
-def test_composed_sets_are_right(tmp_path: Path, kind: str) -> None:
-    small = {"scenes": {"images": 8}, "rooms": {"images": 8, "size": 64}, "scenes_video": {"videos": 2, "frames": 4}}
-    config = dataset(kind=kind, **small.get(kind, {"classes": 2, "objects": 1, "views": 2, "size": 64}))
-    root = config.generate(tmp_path / "set")
-    for label, split, _ in config.checked_splits(root):
-        if label in COUNTED:
-            opened = open_labels(LABELS[label], config, split, root)
-            assert not stopping(label_verdicts("set", config, label, [opened]))
+def test_composed_sets_are_right(tmp_path: Path) -> None:
+    assert not composed_and_judged(tmp_path / "set", kind="scenes", images=8)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from dinoskip.data.sets import synthetic_kinds
 from dinoskip.data.sets.check import check
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.data.sets.scenes import ScenesConfig
-from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.errors import OutputInUse
+from dinoskip_dense.sets.rooms import RoomsConfig
+from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
+from dinoskip_video.sets.scenes_video import ScenesVideoConfig
 from tests.helpers.folders import contents
 
 CONFIGS: tuple[Synthetic, ...] = (

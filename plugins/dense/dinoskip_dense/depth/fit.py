@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.data.geometry import DepthDataset
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip.settings.tasks import TaskInputs
 from dinoskip_dense.depth.augment import augmented
 from dinoskip_dense.depth.bins import bin_depths, expected_depth, logit_gradients, upsampled
 from dinoskip_dense.depth.config import DepthConfig
 from dinoskip_dense.depth.scores import depth_scores
+from dinoskip_dense.geometry import DepthDataset
 from dinoskip_dense.surfaces import MAPPED, SurfaceHeads
 from eval.frozen import FrozenFeatures, Grid
 from eval.heads import HeadFit, Truth, train_heads

@@ -13,6 +13,7 @@ from dinoskip.errors import DataError
 from dinoskip.io.files import save_tensors, write_json
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
+from dinoskip.settings.read_points import ReadAt
 from dinoskip.settings.tasks import TaskInputs
 from dinoskip_dense.linear.config import LinearConfig
 from dinoskip_dense.linear.fit import LinearHits, fit_heads, groups_of, score_heads, span_of
@@ -113,7 +114,7 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
         tensors[f"block{name}.bias"] = stack.bias[group, rate].cpu()
         for slot, (owner, (kind, block)) in enumerate(stack.slots):
             if owner == group:
-                tensors[f"block{name}.{block}.{kind.rpartition(' ')[2]}.weight"] = (
+                tensors[f"block{name}.{block}.{ReadAt.parse(kind).of}.weight"] = (
                     stack.weight[slot, rate].cpu().contiguous()
                 )
         details.append(
@@ -132,7 +133,9 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
 
 
 def _input(measured: _Measured, group: int) -> str:
-    return "cls+mean" if any(kind.endswith("mean") for kind, _ in measured.heads.stack.groups[group]) else "cls"
+    return (
+        "cls+mean" if any(ReadAt.parse(kind).of == "mean" for kind, _ in measured.heads.stack.groups[group]) else "cls"
+    )
 
 
 def _shares(hits: NDArray[np.bool_]) -> list[list[float]]:

@@ -21,9 +21,10 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.resize import centre_crop
 from dinoskip.runtime.environment import memory_limit
 from dinoskip.runtime.randomness import numpy_rng
+from dinoskip.settings.read_points import ReadAt
 from dinoskip.settings.tasks import TaskInputs
 from dinoskip_dense.linear.config import LinearConfig
-from eval.frozen import FrozenFeatures, kind_at
+from eval.frozen import FrozenFeatures
 from eval.heads import FittedHeads, HeadFit, Truth, read_ahead, train_heads
 from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
@@ -52,15 +53,15 @@ def groups_of(
     spans += [tuple(several)] if several and tuple(several) not in spans else []
     groups: list[Group] = []
     for facet, span in ((facet, span) for facet in facets for span in spans):
-        tokens: Group = tuple((kind_at(facet, "cls"), block) for block in span)
-        mean = (kind_at(facet, "mean"), span[-1])
+        tokens: Group = tuple((str(ReadAt("cls", facet)), block) for block in span)
+        mean = (str(ReadAt("mean", facet)), span[-1])
         groups += [tokens if reading == "cls" else (*tokens, mean) for reading in config.inputs]
     return groups
 
 
 def span_of(group: Group) -> str:
     """``"12"``, or ``"9+10+11+12"``: the blocks whose class tokens a head reads."""
-    return "+".join(str(block) for kind, block in group if kind.endswith("cls"))
+    return "+".join(str(block) for kind, block in group if ReadAt.parse(kind).of == "cls")
 
 
 def fit_heads(given: TaskInputs, rows: NDArray[np.int64], groups: Sequence[Group]) -> FittedHeads:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from dinoskip.data.geometry import LabelledNormals
+from dinoskip_dense.geometry import LabelledNormals
 from dinoskip_dense.normals.config import NormalsConfig
 from eval.probe.targets import nearest
 

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate, normalize
 
-from dinoskip.data.geometry import NormalsDataset
 from dinoskip.results.rows import EvalResult
 from dinoskip.settings.tasks import TaskInputs
+from dinoskip_dense.geometry import NormalsDataset
 from dinoskip_dense.normals.angles import NAMES, normal_scores
 from dinoskip_dense.normals.augment import square
 from dinoskip_dense.normals.config import NormalsConfig

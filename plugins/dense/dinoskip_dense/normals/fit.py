@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate, normalize
 
-from dinoskip.data.geometry import NormalsDataset
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip.settings.tasks import TaskInputs
+from dinoskip_dense.geometry import NormalsDataset
 from dinoskip_dense.normals.angles import logit_gradients, normal_scores, to_pixels
 from dinoskip_dense.normals.augment import Example, augmented, square
 from dinoskip_dense.normals.config import NormalsConfig

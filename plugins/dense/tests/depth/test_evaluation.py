@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.data.geometry import DepthDataset
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult
 from dinoskip_dense.depth import DepthConfig
 from dinoskip_dense.depth.scores import NAMES, depth_scores
+from dinoskip_dense.geometry import DepthDataset
+from dinoskip_dense.sets.rooms import RoomsConfig
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
 

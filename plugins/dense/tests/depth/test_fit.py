@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dinoskip.data.geometry import DepthDataset
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.models import Backbone
 from dinoskip_dense.depth.config import DepthConfig
 from dinoskip_dense.depth.fit import DepthHeads, _crop, fit_heads
 from dinoskip_dense.depth.scores import NAMES
+from dinoskip_dense.geometry import DepthDataset
+from dinoskip_dense.sets.rooms import RoomsConfig
 from eval.frozen import FrozenFeatures
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack

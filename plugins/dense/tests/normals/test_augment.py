@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dinoskip.data.geometry import LabelledNormals
+from dinoskip_dense.geometry import LabelledNormals
 from dinoskip_dense.normals.augment import augmented, jittered, square
 from dinoskip_dense.normals.config import NormalsConfig
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.data.geometry import NormalsDataset
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult
+from dinoskip_dense.geometry import NormalsDataset
 from dinoskip_dense.normals import NAMES, NormalsConfig, normal_scores
+from dinoskip_dense.sets.rooms import RoomsConfig
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dinoskip.data.geometry import NormalsDataset
-from dinoskip.data.sets.rooms import RoomsConfig
+from dinoskip_dense.geometry import NormalsDataset
 from dinoskip_dense.normals.angles import normal_scores
 from dinoskip_dense.normals.config import NormalsConfig
 from dinoskip_dense.normals.fit import _crop, fit_heads
+from dinoskip_dense.sets.rooms import RoomsConfig
 from eval.frozen import FrozenFeatures
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack

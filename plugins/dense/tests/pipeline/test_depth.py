@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results.rows import read_rows
+from dinoskip_dense.sets.rooms import RoomsConfig
 from tests.helpers.study import TINY
 
 ROOMS = "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}"

@@ -10,10 +10,10 @@ import pytest
 from scipy.io import savemat
 
 from dinoskip.cli import main
-from dinoskip.data.sets.nyu import GEONET_MEANS
-from dinoskip.data.sets.rooms import RoomsConfig, draw_room
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip_dense.sets.nyu import GEONET_MEANS
+from dinoskip_dense.sets.rooms import RoomsConfig, draw_room
 from tests.helpers.study import TINY
 
 

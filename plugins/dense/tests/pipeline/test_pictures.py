@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_maps
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip_dense.depth.layer import depth_colours
 from dinoskip_dense.normals.layer import in_the_middle, normal_colours
+from dinoskip_dense.sets.rooms import RoomsConfig
 from tests.helpers.study import TINY
 from visualize.gallery.config import GalleryConfig
 from visualize.palette import sequential

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import write_json
 from dinoskip.results.records import RecordedRow, write_recorded_rows
@@ -25,6 +24,7 @@ from dinoskip_video.correspondence.config import CorrespondenceConfig
 from dinoskip_video.correspondence.matching import Matched, Matcher, Placement
 from dinoskip_video.correspondence.pictures import draw_pair
 from dinoskip_video.correspondence.windows import FeatureWindow, groups_of_pairs
+from dinoskip_video.keypoints import KeypointDataset, KeypointPair
 from eval.places import Layer, Place, places_of
 from eval.rows import log_best, mean_record, mean_rows, row_like
 

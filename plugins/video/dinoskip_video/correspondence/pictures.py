@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.io.images import read_image
 from dinoskip_video.correspondence.config import CorrespondenceConfig
 from dinoskip_video.correspondence.matching import Matched, Placement
+from dinoskip_video.keypoints import KeypointDataset, KeypointPair
 
 HEIGHT = 240  # pixels of both images
 RADIUS = 5

@@ -20,7 +20,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.io.images import read_image
@@ -30,6 +29,7 @@ from dinoskip.runtime.console import Progress
 from dinoskip.runtime.environment import memory_limit
 from dinoskip_video.correspondence.config import CorrespondenceConfig
 from dinoskip_video.correspondence.matching import padded_size
+from dinoskip_video.keypoints import KeypointDataset
 from eval.places import Layer, Place, read_layers
 
 BATCH = 4  # images a forward pass

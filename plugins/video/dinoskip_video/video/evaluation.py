@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.data.sequences import VOID, SequenceDataset, VideoSequence
 from dinoskip.errors import DataError
 from dinoskip.io.files import write_json
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.console import Progress
 from dinoskip.settings.tasks import TaskInputs
+from dinoskip_video.sequences import VOID, SequenceDataset, VideoSequence
 from dinoskip_video.video.config import VideoConfig
 from dinoskip_video.video.frames import FramePasses, checked_label
 from dinoskip_video.video.propagation import (

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.data.sequences import VideoSequence
 from dinoskip.errors import DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
+from dinoskip_video.sequences import VideoSequence
 from dinoskip_video.video.config import VideoConfig
 from eval.places import Layer, Place, read_layers
 

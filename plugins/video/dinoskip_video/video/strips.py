@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.data.sequences import VideoSequence
 from dinoskip.io.images import read_image
+from dinoskip_video.sequences import VideoSequence
 
 SHOWN = 5  # frames, the first and the last among them
 HEIGHT = 160  # pixels of a frame on the strip

@@ -12,8 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.models import Backbone
 from dinoskip.results.records import read_records
@@ -21,6 +19,8 @@ from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import score
 from dinoskip_video.correspondence import CorrespondenceConfig, Matcher, Placement, pck
 from dinoskip_video.correspondence.windows import groups_of_pairs, load_square
+from dinoskip_video.keypoints import KeypointDataset
+from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
 

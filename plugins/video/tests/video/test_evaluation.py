@@ -13,14 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
-from dinoskip.data.sequences import SequenceDataset
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import score
+from dinoskip_video.sequences import SequenceDataset
+from dinoskip_video.sets.scenes_video import ScenesVideoConfig
 from dinoskip_video.video import (
     PropagationRule,
     VideoConfig,

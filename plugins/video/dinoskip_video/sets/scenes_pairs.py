@@ -18,9 +18,9 @@ from pydantic import Field
 
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
-from dinoskip.data.sets.spair import SpairLayout
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.runtime.randomness import numpy_rng
+from dinoskip_video.sets.spair import SpairLayout
 
 VERSION = 1
 SPLIT = "test"
@@ -35,6 +35,7 @@ class ScenesPairsConfig(SpairLayout, Synthetic):
     Every two views of an object are two pairs, one each way.
     """
 
+    order = 80
     kind: Literal["scenes_pairs"] = "scenes_pairs"
     classes: int = Field(default=6, ge=1, le=len(KINDS), description="of objects")
     objects: int = Field(default=2, ge=1, le=1000, description="of every class")

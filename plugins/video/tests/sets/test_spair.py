@@ -13,9 +13,9 @@ from PIL import Image
 
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import CORRESPONDENCE
-from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.errors import DataError
+from dinoskip_video.labels import CORRESPONDENCE
+from dinoskip_video.sets.spair import SpairConfig
 
 ENTRY: dict[str, Any] = {
     "category": "cat",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dinoskip.data.segmentation import class_map
 from dinoskip.errors import DataError
 from dinoskip.io.images import image_size, read_mask
 
@@ -68,6 +69,14 @@ class SequenceDataset:
     def target_files(self) -> tuple[Path, ...]:
         """Paths of the label maps of all videos."""
         return tuple(path for video in self.sequences for path in video.annotations)
+
+    @property
+    def value_numbers(self) -> tuple[int, ...]:
+        """The object of each value of label maps, 0 background, 255 ignored; 255 is object 1 if a video has one."""
+        numbers = class_map(("background", *(f"object {number}" for number in range(1, VOID)))).table
+        if any(video.one_object for video in self.sequences):
+            numbers[VOID] = 1
+        return tuple(numbers.tolist())
 
     def part(self, positions: Sequence[int]) -> SequenceDataset:
         """Return the videos at these positions."""

@@ -11,8 +11,9 @@ from PIL import Image
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import VIDEO
-from dinoskip.data.sets.scenes_video import ScenesVideoConfig, draw_video
+from dinoskip_video.labels import VIDEO
+from dinoskip_video.sets.scenes_video import ScenesVideoConfig, draw_video
+from tests.helpers.signatures import composed_and_judged
 
 CONFIG = ScenesVideoConfig(videos=3, frames=6, size=72, max_objects=3)
 
@@ -60,3 +61,7 @@ def test_a_limit_is_of_videos(folder: Path) -> None:
     assert len(some.sequences) == 2
     assert len(some) == len(some.target_files) == 12
     assert limited.generate(folder.parent) == folder
+
+
+def test_labels_mean_what_the_settings_say(tmp_path: Path) -> None:
+    assert not composed_and_judged(tmp_path / "set", kind="scenes_video", videos=2, frames=4)

@@ -9,9 +9,10 @@ import pytest
 
 import dinoskip.data.sets.check as checks
 from dinoskip.data.sets import open_images, open_labels
-from dinoskip.data.sets.labels import DEPTH, NORMALS
-from dinoskip.data.sets.rooms import RoomsConfig, draw_room
 from dinoskip.errors import ConfigError, DataError
+from dinoskip_dense.labels import DEPTH, NORMALS
+from dinoskip_dense.sets.rooms import RoomsConfig, draw_room
+from tests.helpers.signatures import composed_and_judged
 
 CONFIG = RoomsConfig(images=5, size=48, val_fraction=0.4, seed=3)
 
@@ -82,3 +83,7 @@ def test_unknown_splits_and_no_folder_are_said(folder: Path) -> None:
         open_labels(DEPTH, CONFIG, "dev", folder)
     with pytest.raises(ConfigError, match="the composed folder is needed"):
         open_labels(DEPTH, CONFIG, "val")
+
+
+def test_labels_mean_what_the_settings_say(tmp_path: Path) -> None:
+    assert not composed_and_judged(tmp_path / "set", kind="rooms", images=8, size=64)

@@ -11,9 +11,11 @@ from scipy.io import savemat
 
 import dinoskip.data.sets.check as checks
 from dinoskip.data.sets import open_images, open_labels
-from dinoskip.data.sets.labels import DEPTH, NORMALS
-from dinoskip.data.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
+from dinoskip_dense.labels import DEPTH, NORMALS
+from dinoskip_dense.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
+from tests.helpers.signatures import SIZE, dataset, judged, save, stopping
 
 
 def scene(folder: Path, number: int, metres: float = 2.0) -> str:
@@ -89,9 +91,33 @@ def test_normals_of_geonet_and_of_the_labelled_images(tmp_path: Path) -> None:
 
 
 def test_two_of_geonets_files_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dinoskip.data.sets.nyu.NOT_USED", (1,))
+    monkeypatch.setattr("dinoskip_dense.sets.nyu.NOT_USED", (1,))
     (tmp_path / "geonet").mkdir()
     for name in "abc":
         (tmp_path / "geonet" / f"{name}.mat").touch()
     assert open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "train").ids == ("a", "c")
     assert NOT_USED == (21_181, 6_919)
+
+
+@pytest.mark.parametrize("written", [1000, 5000, 256])
+@pytest.mark.parametrize("declared", [1000, 5000, 256])
+def test_metres_against_what_a_sensor_sees(tmp_path: Path, written: int, declared: int) -> None:
+    metres = np.linspace(0.9, 4.1, SIZE[0] * SIZE[1]).reshape(SIZE)
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    save(tmp_path / "d.png", np.rint(metres * written).astype(np.uint16))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    found = judged("depth", ["train"], kind="nyu", root=str(tmp_path), per_metre=declared)
+    assert stopping(found) == ([] if written == declared else [("refused", "depth-scale")])
+    if found:
+        assert f"per_metre={written} " in found[0].remedy
+    opened = open_labels(LABELS["depth"], dataset(kind="nyu", root=str(tmp_path), per_metre=written), "train")
+    assert np.abs(opened.depth(0) - metres).max() < 0.01
+
+
+def test_depth_that_is_no_room_in_any_unit_is_doubtful(tmp_path: Path) -> None:
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    for value in (0, 3):
+        save(tmp_path / "d.png", np.full(SIZE, value, np.uint16))
+        found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
+        assert stopping(found) == [("doubtful", "depth-scale")]

@@ -15,11 +15,11 @@ from PIL import Image
 from pydantic import Field
 
 from dinoskip.data.segmentation import save_mask
-from dinoskip.data.sets.davis import LEAST_FRAMES, DavisLayout
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.runtime.randomness import numpy_rng
+from dinoskip_video.sets.davis import LEAST_FRAMES, DavisLayout
 
 VERSION = 1
 SPLIT = "val"
@@ -31,6 +31,7 @@ _GLIDE = 0.3  # how far an object moves at most, by the frame's sides
 class ScenesVideoConfig(DavisLayout, Synthetic):
     """How many videos of how many frames, how high in pixels (a third wider), with how many objects at most."""
 
+    order = 50
     kind: Literal["scenes_video"] = "scenes_video"
     videos: int = Field(default=8, ge=1, le=1000, description="how many")
     frames: int = Field(default=12, ge=LEAST_FRAMES, le=1000, description="of every video")

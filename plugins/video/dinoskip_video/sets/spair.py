@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import folder_with, read_names, require_folder
 from dinoskip.data.schema import inside, noted_in, real_numbers, same_size
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.errors import DataError
 from dinoskip.io.files import confined, read_json
 from dinoskip.io.images import image_size
+from dinoskip_video.keypoints import KeypointDataset, KeypointPair, checked_points
 
 SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
 
@@ -60,6 +60,7 @@ class SpairConfig(SpairLayout):
     )
 
     splits = splits_of("correspondence", trn=53_340, val=5_384, test=12_234)
+    order = 60
     kind: Literal["spair71k"] = "spair71k"
     root: str = Field(description="folder SPair-71k, or the one above it")
 

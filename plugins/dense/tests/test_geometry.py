@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.errors import DataError
+from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
 
 
 def dataset(folder: Path, depth: np.ndarray, image_shape: tuple[int, int] = (4, 6)) -> DepthDataset:

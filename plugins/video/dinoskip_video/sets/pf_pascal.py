@@ -11,15 +11,15 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import folder_with, read_text
 from dinoskip.data.schema import noted_in
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
-from dinoskip.data.sets.spair import SizeOf
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
 from dinoskip.io.files import confined
 from dinoskip.io.images import image_size
+from dinoskip_video.keypoints import KeypointDataset, KeypointPair, checked_points
+from dinoskip_video.sets.spair import SizeOf
 
 EXPECTED = {"val": 308, "test": 299}
 """Pairs of each split."""
@@ -43,6 +43,7 @@ class PfPascalConfig(DatasetKind):
         list_folders={f"{split}_pairs_pf_pascal.csv": "PF-dataset-PASCAL" for split in ("trn", *EXPECTED)},
     )
 
+    order = 70
     kind: Literal["pf_pascal"] = "pf_pascal"
     root: str = Field(description="folder PF-dataset-PASCAL with the lists in it, or the one above it")
 

@@ -10,9 +10,11 @@ from PIL import Image
 
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.davis import DavisConfig
-from dinoskip.data.sets.labels import VIDEO
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import DataError
+from dinoskip_video.labels import VIDEO
+from dinoskip_video.sets.davis import DavisConfig
+from tests.helpers.signatures import SIZE, blocks, dataset, judged, save, stopping
 
 
 @pytest.fixture
@@ -86,3 +88,17 @@ def test_check_counts_frames(davis: Path) -> None:
     faults = check(DavisConfig(root=str(davis)), sample=None)[1].faults
     assert len(faults) == 1
     assert "mask is 3×3 pixels, its frame 12×8" in faults[0]
+
+
+def test_davis_2016(tmp_path: Path) -> None:
+    for number in range(4):
+        save(tmp_path / f"JPEGImages/480p/bear/{number:05}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / f"Annotations/480p/bear/{number:05}.png", blocks([0, 255], number))
+    (tmp_path / "ImageSets/2017").mkdir(parents=True)
+    (tmp_path / "ImageSets/2017/val.txt").write_text("bear\n")
+    found = judged("video", ["val"], kind="davis", root=str(tmp_path))
+    assert stopping(found) == [("refused", "davis-numbering")]
+    assert "numbering=2016" in found[0].remedy
+    config = dataset(kind="davis", root=str(tmp_path), numbering="2016")
+    assert not judged("video", ["val"], **config.model_dump())
+    assert np.unique(open_labels(LABELS["video"], config, "val").label(0)).tolist() == [0, 1]

@@ -10,10 +10,10 @@ from PIL import Image
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import CORRESPONDENCE
-from dinoskip.data.sets.pf_pascal import PfPascalConfig
 from dinoskip.data.sets.prepare import prepare
 from dinoskip.errors import DataError
+from dinoskip_video.labels import CORRESPONDENCE
+from dinoskip_video.sets.pf_pascal import PfPascalConfig
 
 HEADER = "source_image,target_image,class,XA,YA,XB,YB"
 LINE = "PF-dataset-PASCAL/JPEGImages/a.jpg,PF-dataset-PASCAL/JPEGImages/b.jpg,8,1.5;2,3;4,5;6,7;8.25"

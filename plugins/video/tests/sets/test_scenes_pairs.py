@@ -11,8 +11,8 @@ from scipy.ndimage import gaussian_filter
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import CORRESPONDENCE
-from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig, draw_views
+from dinoskip_video.labels import CORRESPONDENCE
+from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig, draw_views
 
 CONFIG = ScenesPairsConfig(classes=6, objects=1, views=2, size=128, points=6)
 

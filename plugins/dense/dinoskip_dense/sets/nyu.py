@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
 from dinoskip.data.schema import finite, noted_in, unique, violated
 from dinoskip.data.sets.kind import DatasetKind, splits_of
@@ -27,6 +26,7 @@ from dinoskip.errors import DataError, guard
 from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import confined, read_regular
 from dinoskip.settings.config import OmitDefaultFromKey
+from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
 
 LISTS = {
     "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),
@@ -67,6 +67,8 @@ class NyuConfig(DatasetKind):
     """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name."""
 
     splits = splits_of("depth", train=24_231, test=654)
+    image_size = (480, 640)
+    order = 10
     kind: Literal["nyu"] = "nyu"
     root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
     per_metre: Annotated[float, OmitDefaultFromKey()] = Field(
@@ -146,6 +148,8 @@ class NyuNormalsConfig(DatasetKind):
     """Surface normals of NYU Depth V2: ``geonet`` with GeoNet's .mat files and ``test`` with .npz."""
 
     splits = splits_of("normals", train=30_814, test=654)  # as probe3d has them
+    image_size = (480, 640)
+    order = 20
     kind: Literal["nyu_normals"] = "nyu_normals"
     root: str = Field(description="folder with geonet/*.mat and test/*.npz")
 

@@ -9,16 +9,26 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import folder_with, is_image_name, name_key, read_names, require_folder
 from dinoskip.data.schema import both_ways, evenly_numbered, noted_in
-from dinoskip.data.sequences import SequenceDataset, VideoSequence
+from dinoskip.data.segmentation import IGNORE
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, as_text, splits_of
-from dinoskip.data.sets.signatures import davis_2016
+from dinoskip.data.sets.signatures import Finding
 from dinoskip.errors import DataError
 from dinoskip.settings.config import OmitDefaultFromKey
+from dinoskip_video.sequences import SequenceDataset, VideoSequence
 
 LEAST_FRAMES = 3
 """The first is given, and neither it nor the last one is scored."""
+
+
+def davis_2016(values: LabelValues) -> Finding | None:
+    """Videos whose label maps have one object of value 255, as DAVIS 2016 has them."""
+    if values.numbers[IGNORE] != IGNORE or IGNORE not in values.values or not set(values.values) <= {0, IGNORE}:
+        return None
+    text = "every label map holds 0 and 255 alone, as DAVIS 2016 does, and 255 is no object"
+    return Finding("davis-numbering", "refused", text, "numbering=2016 reads 255 as the object")
 
 
 class DavisLayout(DatasetKind):
@@ -64,6 +74,8 @@ class DavisConfig(DavisLayout):
 
     splits = splits_of("video", train=4_209, val=1_999)  # frames of 60 and 30 videos
     signatures = (davis_2016,)
+    image_size = (480, 854)
+    order = 40
     kind: Literal["davis"] = "davis"
     root: str = Field(description="folder DAVIS, or the one above it")
     numbering: Annotated[Literal["2017", "2016"], OmitDefaultFromKey(), BeforeValidator(as_text)] = Field(

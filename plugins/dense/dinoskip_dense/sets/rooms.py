@@ -19,16 +19,16 @@ from PIL import Image
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
 from dinoskip.data.sets.kind import SplitSynthetic
-from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.io.arrays import read_arrays
 from dinoskip.io.images import read_image
 from dinoskip.runtime.randomness import numpy_rng
+from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
+from dinoskip_dense.sets.nyu import LISTS, depth_of_lists
 
 F64 = NDArray[np.float64]
 FOLDER = "rooms"
@@ -44,6 +44,7 @@ class RoomsConfig(SplitSynthetic):
     """How many rooms, how large (pixels); ``val_fraction`` of them form the splits ``val`` and ``test``, the same."""
 
     labels = ("depth", "normals")
+    order = 30
     kind: Literal["rooms"] = "rooms"
     size: int = Field(default=224, ge=32, le=1024, description="side of the square images in pixels")
     max_objects: int = Field(default=3, ge=0, le=6, description="in a room")
