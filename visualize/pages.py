@@ -28,15 +28,21 @@ def clean(text: object, limit: int = 120) -> str:
 
     It is not HTML-escaped: the templates do that.
     """
-    kept = "".join(
-        " " if unicodedata.category(letter) in {"Cc", "Zl", "Zp"} else letter
-        for letter in str(text)[:20_000]
-        if unicodedata.category(letter) not in {"Cf", "Cs"}
-    ).strip()
+    given = str(text)[:20_000]
+    # Nearly all of a page is printable ASCII, which needs no look at each letter.
+    kept = given.strip() if given.isascii() and given.isprintable() else _visible(given)
     if len(kept) <= limit:
         return kept
     tail = limit // 3
     return f"{kept[: limit - tail - 1]}…{kept[-tail:]}"
+
+
+def _visible(text: str) -> str:
+    return "".join(
+        " " if unicodedata.category(letter) in {"Cc", "Zl", "Zp"} else letter
+        for letter in text
+        if unicodedata.category(letter) not in {"Cf", "Cs"}
+    ).strip()
 
 
 def relative_link(address: str) -> str:

@@ -109,7 +109,7 @@ class Score:
             return estimate([outcome.of(self.ids) for outcome in self.outcomes])
         return self.alone
 
-    @property
+    @cached_property
     def alone(self) -> Estimate:
         """The score as of images that no other score is of."""
         if self.low is None or self.high is None:

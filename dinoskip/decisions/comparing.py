@@ -211,12 +211,13 @@ def compared_pair(first: NetworkScores, second: NetworkScores, margin: float = 0
     None where neither records nor intervals nor seeds say how sure the difference is.
     """
     now, other, before, other_before = aligned(first.now, second.now, first.before, second.before)
-    gap = difference([replace(score, value=score.value + margin / 100) for score in now], other)
+    moved = [replace(score, value=score.value + margin / 100) for score in now] if margin else now
+    gap = difference(moved, other)
     if len(now) == len(other) == 1 and not gap.n and math.isnan(gap.low):
         return None
     pair = ComparedPair(first, second, Judgement(gap))
     after, start = (now, before) if pair.leader is first else (other, other_before)
-    return replace(pair, judgement=Judgement(gap, _gain(after, start, pair.lowest)))
+    return ComparedPair(first, second, Judgement(gap, _gain(after, start, pair.lowest)))
 
 
 def _gain(after: Sequence[Estimate], before: Sequence[Estimate], lowest: bool) -> Difference | None:

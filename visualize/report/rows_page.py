@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from dinoskip.results.rows import EvalResult
-from visualize.pages import render_page
+from visualize.pages import clean, render_page
 
 _FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")
 _BESIDE = (
     "note", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate", "ambiguous", "selected",
     "kernels",
 )  # fmt: skip
+MOST_STANDING = 1000
+"""Rows that stand in the page as they are, for readers without scripts; of more (13,000 rows are 194,000 elements, 9 s
+to open) the page shows a hundred at a time."""
 _SHORT = {"weights": 12}  # letters of a hash that are shown; rows.csv has it whole
 
 
@@ -65,5 +71,16 @@ def _sorted_by(value: object) -> str:
 
 def write_long_table(title: str, variants: Mapping[str, Sequence[EvalResult]], out: Path) -> None:
     """Write the page to ``out``; it stands beside the report's ``index.html``."""
-    context = {"title": title, "table": long_table(variants)}
-    render_page(out, "rows.html", context, styles=("base.css", "report.css"), script="sort.js")
+    table = long_table(variants)
+    many = len(table["rows"]) > MOST_STANDING
+    data = _as_data(table) if many else ""
+    context = {"title": title, "table": table, "data": data, "count": len(table["rows"])}
+    script = "rows.js" if many else "sort.js"
+    render_page(out, "rows.html", context, styles=("base.css", "report.css"), script=script)
+
+
+def _as_data(table: Mapping[str, Any]) -> Markup:
+    """The rows as JSON that no HTML parser takes for markup: the page's script shows some of them at a time."""
+    rows = [[[clean(text), key] if key else clean(text) for text, key in row] for row in table["rows"]]
+    text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

@@ -1,4 +1,4 @@
-"""What stands at the top of a study's folder: ``index.html``, ``rows.csv``, ``rows.json``, and the pages themselves."""
+"""What stands at the top of a study's folder: ``index.html``, rows as CSV, JSON and Parquet, and the pages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
 from dinoskip.io.files import MANIFEST, MAX_JSON, differing_files, read_regular, read_text, write_bytes, write_text
 from dinoskip.io.locks import directory_lock
-from dinoskip.io.output import Output, given_file, own_folder, remove_temporaries
+from dinoskip.io.output import Output, given_file, own_folder, remove, remove_temporaries
 from dinoskip.pipeline.artifacts import is_volatile
+from dinoskip.results.parquet import rows_parquet
 from dinoskip.results.rows import EvalResult, rows_csv, write_rows
 from dinoskip.runtime.console import log
 from dinoskip.settings.config import read_yaml
 
 PAGES = ("report", "gallery")
-TOP = (*PAGES, "index.html", "rows.json", "rows.csv")
+PARQUET = "rows.parquet"
+TOP = (*PAGES, "index.html", "rows.json", "rows.csv", PARQUET)
 STUDY = "study.yaml"  # of a report: the settings that it was made by
 _FRONT = """<!doctype html>
 <meta charset="utf-8">
@@ -38,6 +40,10 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
     """
     with directory_lock(study):
         remove_temporaries(study)  # of a run that was killed here
+        parquet = rows_parquet(rows) if rows else None
+        if rows and parquet is None and (study / PARQUET).exists():  # of other rows, by an environment with pyarrow
+            study_output(study).refuse_foreign((PARQUET,))
+            remove(study / PARQUET)
         with study_output(study).filled(keep=True) as fresh:
             shown = [name for name, source in pages.items() if source is not None]
             for name, source in pages.items():
@@ -49,6 +55,8 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
             if rows:
                 write_rows(fresh / "rows.json", rows)
                 write_text(fresh / "rows.csv", rows_csv(rows))
+            if parquet is not None:
+                write_bytes(fresh / PARQUET, parquet)
     return [study / "index.html"] * bool(shown) + [study / "rows.csv"] * bool(rows)
 
 

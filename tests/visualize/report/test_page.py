@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -18,7 +19,7 @@ from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
 from visualize.report.content import PrintedTable
-from visualize.report.rows_page import long_table
+from visualize.report.rows_page import long_table, write_long_table
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable, TextTable, setting, shown
 
@@ -239,6 +240,41 @@ def test_rows_that_repeat_another_with_a_note_are_left_out(make_report):
     repeated, other = replace(row, note="best on validation"), replace(row, value=1.5, note="best on validation")
     table = long_table({"v": [row, repeated, other]})
     assert (len(table["rows"]), table["left_out"]) == (2, 1)
+
+
+def many_rows(make_report, hostile=""):
+    row = make_report().variants[0].rows[0]
+    rows = [
+        replace(row, value=(7 * at) % 1201 / 12, n=at + 1, version=hostile if at % 2 else "1") for at in range(1201)
+    ]
+    return {"v": rows}
+
+
+def test_many_rows_are_data_of_the_page_and_not_markup(make_report, tmp_path, hostile):
+    write_long_table(hostile, many_rows(make_report, hostile), tmp_path / "rows.html")
+    text = (tmp_path / "rows.html").read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="rows">(.*?)</script>', text, re.DOTALL)[1]
+    assert not set("<>&") & set(data)
+    assert len(json.loads(data)) == 1201
+    assert text.count("<td") == 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_chromium_pages_sorts_and_filters_many_rows(make_report, tmp_path, hostile):
+    write_long_table("many", many_rows(make_report, hostile), tmp_path / "rows.html")
+    with Chromium() as browser:
+        page = browser.page(tmp_path / "rows.html")
+        heads = page.js("[...document.querySelectorAll('th')].map(h => h.textContent)")
+        column = f"[...document.querySelectorAll('tbody tr')].map(r => r.cells[{heads.index('n')}].textContent)"
+        assert page.js(column) == [str(at) for at in range(1, 101)]
+        page.click("#more")
+        assert page.js(column) == [str(at) for at in range(101, 201)]
+        page.click(f"th:nth-child({heads.index('n') + 1}) button")
+        page.click(f"th:nth-child({heads.index('n') + 1}) button")
+        assert page.js(column) == [str(at) for at in range(1201, 1101, -1)]
+        page.js("document.getElementById('filter').value = '1201'; filter.dispatchEvent(new Event('input'))")
+        assert page.js(column) == ["1201"]
+        assert page.problems == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
