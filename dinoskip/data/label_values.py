@@ -141,11 +141,13 @@ class LabelValues:
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
         """The inverse of :meth:`plain`; TypeError for other fields."""
+        fields: dict[str, Any]
         fields, turns = (
             {name: tuple(it) if isinstance(it, list) else it for name, it in of.items()}
             for of in (stored, stored.get("turns", {}))
         )
-        return cls(**{**fields, "turns": TurnLevels(**turns)})
+        fields["turns"] = TurnLevels(**turns)
+        return cls(**fields)
 
 
 def can_be_counted(opened: Any) -> bool:

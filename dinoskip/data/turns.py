@@ -104,7 +104,8 @@ def _levels_of_masks(opened: Any, index: int) -> NDArray[np.float64] | None:
 
 def _levels_of_boxes(opened: DetectionDataset, index: int) -> NDArray[np.float64] | None:
     image = read_image(opened.path(index))
-    small, shares = small_image(image), opened.boxes(index) / np.array([*image.shape[1::-1]] * 2, dtype=np.float32)
+    sides = np.array([*image.shape[1::-1]] * 2, dtype=np.float32)
+    small, shares = small_image(image), (opened.boxes(index) / sides).astype(np.float32)
     if not len(shares) or _is_noise(small):
         return None
     edges, levels = BoxEdges.of(small), np.full(8, np.nan)
