@@ -1,11 +1,12 @@
-"""How often label files in a wrong numbering are noticed, and right ones are not believed, and what judging costs.
+"""How often labels that mean something else are noticed, and right ones are not believed, and what judging costs.
 
-    python -m benchmarks.label_meanings --data SAMPLES          # a minute or two on one core
+    python -m benchmarks.label_meanings --data SAMPLES          # three minutes on one core
 
-``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini`` and ``coco_mini``. Each is
-written again with its values changed as a script, a tool or a mistake would, and judged as the kind that it was
-(:mod:`dinoskip.data.sets.signatures`). Sets of n files are drawn with replacement; a set is noticed if it is refused or
-doubtful. The seconds are of VOC's masks, five times over.
+``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini``, ``coco_mini`` and
+``imagenette_mini``; scenes and rooms are composed. Each is written again as a script, a tool or a mistake would change
+it: other values, photographs turned against their labels, photographs of other labels, another unit. It is judged as
+the kind that it was (:mod:`dinoskip.data.sets.signatures`). Sets of n files are drawn with replacement; a set is
+noticed if it is refused or doubtful. The seconds are of 1,000 pairs of VOC, as ``plan`` judges them at first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
@@ -31,7 +32,9 @@ from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.signatures import judge
-from dinoskip.io.images import read_mask
+from dinoskip.data.turns import TURN_NAMES, TURNS
+from dinoskip.io.images import read_image, read_mask, turn_upright
+from dinoskip.pipeline.leaks import common_verdicts
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.settings.config import RawConfig, validate
 
@@ -91,14 +94,41 @@ CHANGES: Mapping[str, Mapping[str, Callable[[Values], Values]]] = {
 }
 
 
-def _counts(opened: SegmentationDataset, table: NDArray[np.uint8], named: Any, out: Path) -> list[LabelValues]:
-    """The counts of every mask with its values changed."""
-    paths = []
+def _of_each(label: str, opened: Any, named: Any = None) -> list[LabelValues]:
+    return [label_values(label, opened.part([index]), named) for index in range(len(opened))]
+
+
+def _renumbered(opened: SegmentationDataset, function: Callable[[Values], Values], out: Path) -> SegmentationDataset:
+    """The split with the values of its masks changed."""
+    table, paths = _table(function), []
     for number, path in enumerate(opened.label_paths):
         paths.append(out / f"{number}.png")
         Image.fromarray(table[read_mask(path)]).save(paths[-1])
-    changed = replace(opened, label_paths=tuple(paths))
-    return [label_values("segmentation", changed.part([index]), named) for index in range(len(changed))]
+    return replace(opened, label_paths=tuple(paths))
+
+
+def _turned(opened: Any, turn: int, out: Path) -> Any:
+    """The split with its photographs turned as EXIF's number says, so that labels lie turned against them."""
+    return _with_photographs(opened, lambda index: turn_upright(read_image(opened.path(index)), turn), out)
+
+
+def _of_others(opened: Any, out: Path) -> Any:
+    """The split with the labels of each image beside the next photograph, at the size of its own."""
+
+    def next_one(index: int) -> NDArray[np.uint8]:
+        height, width = read_image(opened.path(index)).shape[:2]
+        other = Image.fromarray(read_image(opened.path((index + 1) % len(opened))))
+        return np.array(other.resize((width, height)))
+
+    return _with_photographs(opened, next_one, out)
+
+
+def _with_photographs(opened: Any, photograph: Callable[[int], NDArray[np.uint8]], out: Path) -> Any:
+    paths = []
+    for index in range(len(opened)):
+        paths.append(out / f"{index}.jpg")
+        Image.fromarray(photograph(index)).save(paths[-1], quality=95)
+    return replace(opened, image_paths=tuple(paths))
 
 
 def _rates(each: list[LabelValues], config: Any, draws: int) -> list[str]:
@@ -114,27 +144,116 @@ def _rates(each: list[LabelValues], config: Any, draws: int) -> list[str]:
     return shown
 
 
+Row = list[str]
+
+
+def _opened(label: str, settings: Mapping[str, Any], root: Path, splits: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    """The settings of a kind, and its splits with their labels."""
+    config: Any = validate(OneDataset, RawConfig({"dataset": {**settings, "root": str(root)}})).dataset
+    return config, [open_labels(LABELS[label], config, split) for split in splits]
+
+
+def _numberings(data: Path, draws: int) -> Iterator[Row]:
+    for name, (settings, splits) in SETS.items():
+        config, opened = _opened("segmentation", settings, data / settings["root"], splits)
+        named = config.named_classes if name == "voc" else None
+        for change, function in CHANGES[name].items():
+            with tempfile.TemporaryDirectory() as folder:
+                changed = [_renumbered(part, function, _new(folder)) for part in opened]
+                each = [one for part in changed for one in _of_each("segmentation", part, named)]
+            yield [name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
+    """Masks and boxes that are turned against their photographs, or lie beside others."""
+    stuff = SETS["coco_stuff"][0]
+    for name, label, settings, root, splits in (
+        ("voc", "segmentation", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train", "val")),
+        ("ade20k", "segmentation", {"kind": "ade20k"}, data / "ade_mini", ("train", "val")),
+        ("coco_stuff", "segmentation", stuff, data / "coco_mini", ("train", "val")),
+        ("scenes", "segmentation", {"kind": "voc"}, composed, ("train", "val")),
+        ("voc, boxes", "detection", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train", "val")),
+        ("coco, boxes", "detection", {"kind": "coco"}, data / "coco_mini", ("val",)),
+        ("scenes, boxes", "detection", {"kind": "voc"}, composed, ("train", "val")),
+    ):
+        config, opened = _opened(label, settings, root, splits)
+        for turn in (*TURNS, None):
+            with tempfile.TemporaryDirectory() as folder:
+                changed = [
+                    _of_others(part, _new(folder)) if turn is None else _turned(part, turn, _new(folder))
+                    for part in opened
+                ]
+                each = [one for part in changed for one in _of_each(label, part)]
+            change = "of other photographs" if turn is None else f"photographs {TURN_NAMES[turn - 1]}"
+            yield [name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _new(folder: str) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def _metres(draws: int) -> Iterator[Row]:
+    settings = {"kind": "rooms", "images": 40}
+    config: Any = validate(OneDataset, RawConfig({"dataset": settings})).dataset
+    with tempfile.TemporaryDirectory() as folder:
+        root = config.generate(Path(folder) / "rooms")
+        opened = [open_labels(LABELS["depth"], config, split, root) for split in ("train", "test")]
+        for per_metre in (1000.0, 5000.0, 256.0, 100.0):
+            changed = [replace(part, per_metre=per_metre) for part in opened]
+            each = [one for part in changed for one in _of_each("depth", part)]
+            yield ["rooms", f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
+
+
+def _classes(data: Path, draws: int) -> Iterator[Row]:
+    config, (train, val) = _opened("classes", {"kind": "folder"}, data / "imagenette_mini", ("train", "val"))
+    rng, root = np.random.default_rng(0), data / "imagenette_mini"
+    one = [index for index in range(len(val)) if val.labels[index] == 0]
+    for change, drawn_from, beside in (
+        ("as published", range(len(val)), train),
+        ("one class alone", one, train),
+        ("validation images among the training ones", range(len(val)), val),
+    ):
+        shown = []
+        for size in SIZES:
+            states = []
+            for _ in range(draws):
+                part = val.part(rng.choice(list(drawn_from), size, replace=False).tolist())
+                found = [*judge(label_values("classes", part), "set", type(config).signatures)]
+                found += common_verdicts(beside, part, root)
+                states.append({verdict.state for verdict in found})
+            refused = sum("refused" in state for state in states)
+            doubtful = sum("doubtful" in state for state in states) - sum({"refused", "doubtful"} <= s for s in states)
+            shown.append(f"{100 * refused / draws:.1f} / {100 * doubtful / draws:.1f}")
+        yield ["folder (Imagenette)", change, str(len(drawn_from)), *shown]
+
+
+def _seconds(data: Path) -> str:
+    """The time of the gate at first: every check of masks and boxes of 1,000 pairs."""
+    config, opened = _opened("segmentation", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train",))
+    _, boxes = _opened("detection", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train",))
+    begin = time.process_time()
+    for label, part, named in (("segmentation", opened[0], config.named_classes), ("detection", boxes[0], None)):
+        many = part.part([index % len(part) for index in range(1000)])
+        judge(label_values(label, many, named), "set", type(config).signatures)
+    return f"1,000 pairs of VOC with masks and boxes: {time.process_time() - begin:.1f} s of one core"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, metavar="SAMPLES")
     parser.add_argument("--draws", type=int, default=200, help="sets of each size (default: 200)")
     args = parser.parse_args()
-    rows = []
-    for name, (settings, splits) in SETS.items():
-        tree = {"dataset": {**settings, "root": str(args.data / settings["root"])}}
-        config: Any = validate(OneDataset, RawConfig(tree)).dataset
-        opened = [open_labels(LABELS["segmentation"], config, split) for split in splits]
-        named = config.named_classes if name == "voc" else None
-        for change, function in CHANGES[name].items():
-            with tempfile.TemporaryDirectory() as folder:
-                each = [one for part in opened for one in _counts(part, _table(function), named, Path(folder))]
-            rows.append([name, change, str(len(each)), *_rates(each, config, args.draws)])
-        if name == "voc":
-            together = opened[0].part([*range(len(opened[0]))] * 10)
-            begin = time.process_time()
-            label_values("segmentation", together, named)
-            print(f"{len(together)} masks of VOC: {time.process_time() - begin:.1f} s of one core")
-    head = ("kind", "values", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))
+    print(_seconds(args.data))
+    with tempfile.TemporaryDirectory() as folder:
+        scenes: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes", "images": 60}})).dataset
+        composed = scenes.generate(Path(folder) / "scenes")
+        rows = [
+            *_numberings(args.data, args.draws),
+            *_positions(args.data, composed, args.draws),
+            *_metres(args.draws),
+            *_classes(args.data, max(1, args.draws // 10)),
+        ]
+    head = ("kind", "labels", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))
     print("\n".join(markdown_table(head, rows)))
 
 

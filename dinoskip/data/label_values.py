@@ -1,4 +1,4 @@
-"""What the label files of a split hold, counted without their photographs.
+"""What the label files of a split hold, counted; of at most a hundred files, how well they follow their photographs.
 
 :mod:`dinoskip.data.sets.signatures` judges the counts.
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
+from dinoskip.data.turns import TurnLevels, turn_levels
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
-from dinoskip.io.images import read_depth, read_mask
+from dinoskip.io.images import read_depth, read_mask, stored_geometry
 
-VERSION = 1
+VERSION = 2
 """Of what is counted: part of the key under which it is kept."""
 MOST = 5000
 """Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
@@ -65,7 +67,10 @@ class LabelValues:
     read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have no
     class but those that another annotation of their image names. ``heights[v]`` is the sum over ``with_heights`` files
     of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
-    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it.
+    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it. ``turns`` says
+    how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
+    images, ``swapped`` those of them that are as high as these are wide. Of
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images.
     """
 
     label: str
@@ -90,6 +95,12 @@ class LabelValues:
     with_heights: int = 0
     quantiles: tuple[float, ...] = ()
     per_metre: float = 0.0
+    turns: TurnLevels = field(default_factory=TurnLevels)
+    misfits: int = 0
+    swapped: int = 0
+    first_misfit: str = ""
+    boxes: int = 0
+    unit_boxes: int = 0
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -110,9 +121,9 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes",
         )  # fmt: skip
-        firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles")
+        firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit")
         return replace(
             self,
             splits=self.splits + other.splits,
@@ -130,13 +141,16 @@ class LabelValues:
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
         """The inverse of :meth:`plain`; TypeError for other fields."""
-        fields: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in stored.items()}
-        return cls(**fields)
+        fields, turns = (
+            {name: tuple(it) if isinstance(it, list) else it for name, it in of.items()}
+            for of in (stored, stored.get("turns", {}))
+        )
+        return cls(**{**fields, "turns": TurnLevels(**turns)})
 
 
 def can_be_counted(opened: Any) -> bool:
     """Whether :func:`label_values` knows the labels of an opened split."""
-    return isinstance(opened, SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder)
+    return isinstance(opened, SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder | DetectionDataset)
 
 
 def _empty(label: str, opened: Any) -> LabelValues:
@@ -159,8 +173,12 @@ def _has_values(opened: SegmentationDataset) -> bool:
 def _sample(opened: Any) -> list[int]:
     """Positions of the label files that are read, evenly spread."""
     of_values = not isinstance(opened, SegmentationDataset) or _has_values(opened)
-    most = MOST if of_values and not isinstance(opened, DepthMaps) else MOST_DEEP
-    count = len(opened)
+    most = MOST if of_values and not isinstance(opened, DepthMaps | DetectionDataset) else MOST_DEEP
+    return _spread(len(opened), most)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of ``count`` positions, evenly spread."""
     return list(range(count)) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
 
 
@@ -170,15 +188,26 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
     ``more`` are words that what is read beside them depends on. Raises :class:`DataError` for a file that is missing.
     """
     empty = _empty(label, opened)
-    meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0), list(more)]
+    meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0)]
     if isinstance(opened, LabelledFolder):
-        return hash_of([*meaning, [int(number) for number in opened.labels]])
+        return hash_of([*meaning, list(more), [int(number) for number in opened.labels]])
+    files = opened.target_files
+    one_for_all = len(files) != len(opened)
+    looked_at = list(files) if one_for_all else [files[index] for index in _sample(opened)]
+    if _follows(opened):
+        looked_at += [opened.path(index) for index in _spread(len(opened), MOST_DEEP)]
+        more = [*more, *opened.ids, str(getattr(opened, "labels_upright", ""))]
     marks = []
-    for index in _sample(opened):
-        with guard(opened.target_files[index], "label"):
-            status = os.stat(opened.target_files[index])
+    for path in looked_at:
+        with guard(path, "label"):
+            status = os.stat(path)
         marks.append([status.st_size, status.st_mtime_ns])
-    return hash_of([*meaning, [str(path) for path in opened.target_files], marks])
+    return hash_of([*meaning, list(more), [str(path) for path in files], marks])
+
+
+def _follows(opened: Any) -> bool:
+    """Whether the labels of a split have borders that edges of its photographs follow."""
+    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset)
 
 
 def label_values(label: str, opened: Any, named: Named | None = None) -> LabelValues:
@@ -193,7 +222,24 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
     if isinstance(opened, DepthMaps):
         return _depths(found, opened, chosen)
-    return _Counting(found, opened, named).over(chosen)
+    turns = turn_levels(opened, _spread(len(opened), MOST_DEEP))
+    if isinstance(opened, DetectionDataset):
+        return _boxes(replace(found, read=len(chosen), turns=turns), opened, chosen)
+    return replace(_Counting(found, opened, named).over(chosen), turns=turns)
+
+
+def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) -> LabelValues:
+    count, unit, failed = 0, 0, list[str]()
+    for index in chosen:
+        try:
+            objects = opened.objects(index)
+        except DataError as error:
+            failed.append(str(error))
+            continue
+        count += len(objects)
+        unit += sum(max(box.x2, box.y2) <= 1 for box in objects)
+    first = next(iter(failed), "")
+    return replace(found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first)
 
 
 def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:
@@ -237,6 +283,7 @@ class _Counting:
         self.failed, self.foreign = list[str](), list[str]()
         self.compared, self.differing = 0, list[str]()
         self.heights, self.with_heights = np.zeros(_VALUES), 0
+        self.misfits, self.swapped = list[str](), 0
 
     def over(self, chosen: Sequence[int]) -> LabelValues:
         """Read the files at these positions."""
@@ -255,7 +302,8 @@ class _Counting:
             unreadable=len(self.failed), first_unreadable=next(iter(self.failed), ""), foreign=len(self.foreign),
             first_foreign=next(iter(self.foreign), ""), compared=self.compared,
             agreeing=self.compared - len(self.differing), first_differing=next(iter(self.differing), ""),
-            heights=tuple(self.heights.tolist()), with_heights=self.with_heights,
+            heights=tuple(self.heights.tolist()), with_heights=self.with_heights, misfits=len(self.misfits),
+            swapped=self.swapped, first_misfit=next(iter(self.misfits), ""),
         )  # fmt: skip
 
     def _add(self, index: int, labels: NDArray[np.uint8]) -> None:
@@ -264,6 +312,8 @@ class _Counting:
         self.files += held
         self.pixels += counts
         self.void += counts[IGNORE] / max(labels.size, 1)
+        with suppress(DataError):  # of an image that cannot be read its own check tells
+            self._compare_sizes(index, labels.shape)
         foreign = np.flatnonzero(held & (self.table == ILLEGAL))
         if foreign.size:
             self.foreign.append(f"{self.opened.target_files[index]} holds {foreign[0]}")
@@ -273,6 +323,15 @@ class _Counting:
             self._add_heights(labels, counts)
         if self.named is not None and self.compared < MOST_DEEP:
             self._compare(index, held)
+
+    def _compare_sizes(self, index: int, stored: tuple[int, ...]) -> None:
+        (height, width), orientation = stored_geometry(self.opened.path(index))
+        shape = stored[::-1] if getattr(self.opened, "turn", 1) >= 5 else stored
+        if shape == (height, width) or (orientation >= 5 and shape == (width, height)):
+            return
+        self.swapped += shape == (width, height)
+        text = f"is {stored[1]}×{stored[0]} pixels, its image {self.opened.path(index).name} {width}×{height}"
+        self.misfits.append(f"{self.opened.target_files[index]} {text}")
 
     def _add_rim(self, labels: NDArray[np.uint8]) -> None:
         void = labels == IGNORE

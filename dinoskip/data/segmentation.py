@@ -77,7 +77,8 @@ class SegmentationDataset(LabelledImages):
     ``remap`` says what the values in the files mean; None: they are the class numbers. ``drawn`` says which
     part of the split this is, if it was drawn from it. ``labels_upright``: masks of photographs that EXIF turns are
     drawn upright where their size does not say it; ``labels_by`` says how that is known
-    (:mod:`dinoskip.data.orientation`).
+    (:mod:`dinoskip.data.orientation`). ``turn`` is EXIF's number of the turn by which masks come to lie as they were
+    drawn; 1 leaves them as they are stored.
     """
 
     of_each, files = ("label_paths",), "label_paths"
@@ -87,6 +88,7 @@ class SegmentationDataset(LabelledImages):
     drawn: str = ""
     labels_upright: bool = False
     labels_by: str = ""
+    turn: int = 1
 
     @property
     def list_name(self) -> str:
@@ -106,7 +108,7 @@ class SegmentationDataset(LabelledImages):
         turned unless the set's ``labels_upright`` says that it is upright.
         Raises :class:`DataError` naming the mask if it is damaged, is not as large as its image or holds another value.
         """
-        labels = self.read_labels(index)
+        labels = self.drawn_labels(index)
         expected, orientation = stored_geometry(self.image_paths[index])
         if labels.shape == expected:
             unsaid = not sizes_tell(expected, orientation)
@@ -124,7 +126,13 @@ class SegmentationDataset(LabelledImages):
         expected, orientation = stored_geometry(self.image_paths[index])
         if not sizes_tell(expected, orientation):
             return None
-        return "stored" if image_size(self.label_paths[index], upright=False) == expected else "upright"
+        size = image_size(self.label_paths[index], upright=False)
+        return "stored" if (size[::-1] if self.turn >= 5 else size) == expected else "upright"
+
+    def drawn_labels(self, index: int) -> np.ndarray:
+        """Return the classes of mask ``index`` as it was drawn, by ``turn``; errors as :meth:`read_labels`."""
+        labels = self.read_labels(index)
+        return labels if self.turn == 1 else turn_upright(labels, self.turn)
 
     def read_labels(self, index: int) -> np.ndarray:
         """Return the classes of mask ``index`` as they are stored; :class:`DataError` for a value that is none."""

@@ -155,6 +155,8 @@ def open_labels(
         _check_split(label, config, opened)
         if isinstance(opened, SegmentationDataset | DetectionDataset):
             known: Any = opened
+            if isinstance(opened, SegmentationDataset) and config.mask_turn != 1:
+                known = replace(opened, turn=config.mask_turn)
             opened = with_orientation(known, config.label_orientation, f"{where}: {split}", faults)
         if skips:
             opened = without_broken(label, opened, noted, f"{where}: {split}")

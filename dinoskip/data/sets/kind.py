@@ -105,6 +105,14 @@ class DatasetKind(Config, ABC):
         "drawing tools show them; stored, on the pixels as stored; auto: as the photographs themselves show",
     )
 
+    mask_turn: Annotated[int, OmitDefaultFromKey()] = Field(
+        1,
+        ge=1,
+        le=8,
+        description="turn that masks need before they are read, by EXIF's numbers: 1 none, 2 mirrored left to right, 3 "
+        "by 180 degrees, 4 mirrored top to bottom, 5 transposed, 6 and 8 by 90 degrees",
+    )
+
     @property
     def dataset_name(self) -> str:
         """The name under which results are reported: by default the kind's."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.segmentation import IGNORE, ILLEGAL
+from dinoskip.data.turns import TURN_NAMES, TURNS
 from dinoskip.data.verdicts import DataVerdict, State
 
 _SHOWN = 12  # names of a list
@@ -64,14 +65,76 @@ def listed(names: Sequence[str]) -> str:
 def _unreadable(values: LabelValues) -> Finding | None:
     if not values.unreadable:
         return None
-    what = f"{values.unreadable} of {values.read} label files cannot be read, such as {values.first_unreadable}"
+    files = "annotations of images" if values.label == "detection" else "label files"
+    what = f"{values.unreadable} of {values.read} {files} cannot be read, such as {values.first_unreadable}"
     remedy = "mend them, or leave them out: skip_broken=true"
     if values.label in {"segmentation", "video"}:
         remedy = f"a mask has the number of each pixel's class in a grey or palette PNG; {remedy}"
     return Finding("unreadable-labels", "refused", what, remedy)
 
 
-_FIRST: tuple[Signature, ...] = (_unreadable,)
+def _misfits(values: LabelValues) -> Finding | None:
+    if not values.misfits:
+        return None
+    text = f"{values.misfits} of {values.read} masks are not as large as their images: {values.first_misfit}"
+    remedy = "save each mask at the size of its image, without interpolation"
+    if values.swapped == values.misfits and values.label == "segmentation":
+        remedy = "if they were turned by 90 degrees: mask_turn=6 or mask_turn=8"
+    return Finding("mask-sizes", "refused", text, remedy)
+
+
+_FIRST: tuple[Signature, ...] = (_unreadable, _misfits)
+
+
+# --- labels and their photographs -------------------------------------------------------------------------
+
+# Files that a turn needs, and how much better labels must then follow: by masks and by boxes, which have edges of other
+# things along them. The best level must be that of labels that follow at all, in small sets more (docs/datasets.md).
+_TURNED = {"boxes": ((10, 0.05), (5, 0.1)), "masks": ((3, 0.04), (1, 0.08))}
+_SURE = 3  # masks from which on a turn is refused; of fewer it is doubtful
+_FOLLOWS = 0.62  # mean rank of edges on borders of masks: of their photographs .74 to .78, of others about .55
+_FLOORS = ((10, 0.6), (1, 0.65))
+
+
+def turned(values: LabelValues) -> Finding | None:
+    """Masks or boxes that follow their photographs better if they are mirrored or rotated."""
+    what = "boxes" if values.label == "detection" else "masks"
+    turns = values.turns
+    best = max(TURNS, key=lambda turn: -turns.gain(turn) if turns.files[turn - 1] else -1.0)
+    count = turns.files[best - 1]
+    margin = next((needed for least, needed in _TURNED[what] if count >= least), None)
+    if margin is None or turns.gain(best) >= -margin:
+        return None
+    if turns.level(best) < next(floor for least, floor in _FLOORS if count >= least):
+        return None  # they follow in no turn
+    text = (
+        f"{what} of {count} images follow the edges of their photographs better {TURN_NAMES[best - 1]} "
+        f"({turns.level(best):.2f} against {turns.levels[0] / turns.files[0]:.2f} as they are, .5 is chance)"
+    )
+    if values.label != "segmentation":
+        return Finding("turned-labels", "doubtful", text, "see by what they were turned")
+    state: State = "refused" if count >= _SURE else "doubtful"
+    return Finding("turned-labels", state, text, f"mask_turn={best} reads them so")
+
+
+def unlike_photographs(values: LabelValues) -> Finding | None:
+    """Masks that follow their photographs in no turn: of other photographs, or very coarse."""
+    count = values.turns.files[0]
+    if count < _FEW or values.turns.level(1) >= _FOLLOWS:
+        return None
+    text = (
+        f"borders of masks do not follow the edges of their photographs ({values.turns.level(1):.2f} in {count} "
+        "images, .5 is chance, of published sets .74 to .78)"
+    )
+    return Finding("unlike-photographs", "doubtful", text, "see whether the masks are those of these images")
+
+
+def _boxes_in_shares(values: LabelValues) -> Finding | None:
+    """Boxes in shares of the sides of images where pixels are meant: each lies in the first pixel."""
+    if not values.boxes or values.unit_boxes < values.boxes:
+        return None
+    text = f"all {values.boxes} boxes lie in the first pixel of their images, as shares of the sides do"
+    return Finding("boxes-in-shares", "refused", text, "write them in pixels, or as texts of YOLO for kind yolo")
 
 
 # --- masks ---------------------------------------------------------------------------------------------
@@ -171,8 +234,9 @@ def _one_class_of_images(values: LabelValues) -> Finding | None:
 
 _GENERAL: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
     {
-        "segmentation": (_binary, _foreign, _void, _one_class, _never_seen, _majority),
+        "segmentation": (_binary, _foreign, turned, unlike_photographs, _void, _one_class, _never_seen, _majority),
         "classes": (_one_class_of_images,),
+        "detection": (_boxes_in_shares, turned),
     }
 )
 """The rules of our own labels, which are judged after those of the kind."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from dinoskip.data.sets.labels import Count, Label
+from dinoskip.data.sets.signatures import turned, unlike_photographs
 from dinoskip.io.images import read_image
 from dinoskip_video.keypoints import KeypointDataset
 from dinoskip_video.sequences import SequenceDataset
@@ -41,7 +42,7 @@ def _pairs(opened: KeypointDataset) -> Count:
 VIDEO = Label(
     "video", "videos", "videos", "open_sequences", _frames,
     lambda opened: [video.name for video in opened.sequences], unit="frames", seen_by=(("val",), ("test",)),
-    read_of=_frames_of_videos, order=30,
+    read_of=_frames_of_videos, signatures=(turned, unlike_photographs), order=30,
 )  # fmt: skip
 CORRESPONDENCE = Label(
     "correspondence", "pairs with keypoints", "pairs", "open_keypoints", _pairs,

@@ -1,0 +1,126 @@
+"""How well labels follow their photographs as they are, and turned in the other seven ways that EXIF numbers.
+
+Masks and boxes that were mirrored or rotated on their way follow their photographs only when they are turned back;
+labels of other photographs follow them in no way. Only borders are asked: whether regions are of one colour is right
+for 61 to 70 % of single photographs, borders for 95 to 99 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.edges import BoxEdges, borders_of, edge_ranks, small_image, without_void
+from dinoskip.errors import DataError
+from dinoskip.io.images import read_image, turn_upright
+
+TURNS = range(1, 9)
+"""EXIF's numbers of the turns: 1 leaves a picture as it is."""
+TURN_NAMES = (
+    "as they are", "mirrored left to right", "rotated by 180°", "mirrored top to bottom", "transposed",
+    "rotated by 90° clockwise", "transposed over the other diagonal", "rotated by 90° counter-clockwise",
+)  # fmt: skip
+# Neighbouring pixels of noise have nothing in common, and of it every border is an edge: of 250 photographs of VOC,
+# ADE20K and COCO at this size the least correlation was .79.
+_LEAST_CORRELATION = 0.5
+
+
+@dataclass(frozen=True)
+class TurnLevels:
+    """Sums over files for each of the eight turns: ``files`` that have it, and over these the levels.
+
+    A level is how well labels of a file, turned, follow its photograph; ``gains`` is how much better they do as they
+    are. Files whose sides differ have no turns that swap them.
+    """
+
+    files: tuple[int, ...] = (0,) * 8
+    levels: tuple[float, ...] = (0.0,) * 8
+    gains: tuple[float, ...] = (0.0,) * 8
+
+    def __add__(self, other: TurnLevels) -> TurnLevels:
+        sums = zip((self.files, self.levels, self.gains), (other.files, other.levels, other.gains), strict=True)
+        files, levels, gains = (tuple(a + b for a, b in zip(mine, its, strict=True)) for mine, its in sums)
+        return TurnLevels(tuple(int(count) for count in files), levels, gains)
+
+    def level(self, turn: int) -> float:
+        """Mean level of a turn; NaN without a file that has it."""
+        return self.levels[turn - 1] / self.files[turn - 1] if self.files[turn - 1] else float("nan")
+
+    def gain(self, turn: int) -> float:
+        """Mean of how much better labels follow as they are than turned so; NaN without a file that has it."""
+        return self.gains[turn - 1] / self.files[turn - 1] if self.files[turn - 1] else float("nan")
+
+
+def turn_levels(opened: Any, indices: Sequence[int]) -> TurnLevels:
+    """Compare labels of these images of a split with their photographs; what cannot be read is passed over."""
+    of_file = _levels_of_boxes if isinstance(opened, DetectionDataset) else _levels_of_masks
+    total = TurnLevels()
+    for index in indices:
+        try:
+            levels = of_file(opened, index)
+        except DataError:
+            continue  # named where it is read
+        if levels is None or not np.isfinite(levels[0]):
+            continue
+        known = np.isfinite(levels)
+        gains = np.where(known, levels[0] - levels, 0.0)
+        total += TurnLevels(
+            tuple(known.astype(int).tolist()), tuple(np.where(known, levels, 0.0).tolist()), tuple(gains.tolist())
+        )
+    return total
+
+
+def _is_noise(small: NDArray[np.uint8]) -> bool:
+    grey = small.astype(np.float64).mean(2)
+    left, right = grey[:, :-1].ravel(), grey[:, 1:].ravel()
+    if not left.size or left.std() == 0 or right.std() == 0:
+        return True  # one colour: no edge
+    return float(np.corrcoef(left, right)[0, 1]) < _LEAST_CORRELATION
+
+
+def _turns_of(shape: tuple[int, ...]) -> range:
+    return TURNS if shape[0] == shape[1] else TURNS[:4]
+
+
+def _levels_of_masks(opened: Any, index: int) -> NDArray[np.float64] | None:
+    small = small_image(read_image(opened.path(index)))
+    if _is_noise(small):
+        return None
+    ranks = edge_ranks(small)
+    labels = without_void(opened.label(index), (ranks.shape[0], ranks.shape[1]))
+    border = None if labels is None else borders_of(labels)
+    if border is None:
+        return None
+    levels = np.full(8, np.nan)
+    for turn in _turns_of(ranks.shape):
+        levels[turn - 1] = ranks[turn_upright(border, turn)].mean()
+    return levels
+
+
+def _levels_of_boxes(opened: DetectionDataset, index: int) -> NDArray[np.float64] | None:
+    image = read_image(opened.path(index))
+    small, shares = small_image(image), opened.boxes(index) / np.array([*image.shape[1::-1]] * 2, dtype=np.float32)
+    if not len(shares) or _is_noise(small):
+        return None
+    edges, levels = BoxEdges.of(small), np.full(8, np.nan)
+    for turn in _turns_of(small.shape):
+        level = edges.level(turned_shares(shares, turn))
+        levels[turn - 1] = np.nan if level is None else level
+    return levels
+
+
+def turned_shares(boxes: NDArray[np.float32], turn: int) -> NDArray[np.float32]:
+    """Turn boxes x1 y1 x2 y2 in shares of the sides (K, 4) as the turn turns pictures."""
+    x1, y1, x2, y2 = boxes.T
+    if turn >= 5:
+        x1, y1, x2, y2 = y1, x1, y2, x2
+    if turn in {3, 4, 7, 8}:
+        y1, y2 = 1 - y2, 1 - y1
+    if turn in {2, 3, 6, 7}:
+        x1, x2 = 1 - x2, 1 - x1
+    return np.stack([x1, y1, x2, y2], axis=1)
