@@ -29,6 +29,7 @@ from dinoskip.pipeline.estimate import costs as estimates
 from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, places, visible_gpus
+from dinoskip.pipeline.outlook import at_work, outlook
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.runner import Spread
@@ -279,7 +280,7 @@ def _training_state(path: Path) -> dict[str, Any] | None:
 
 
 def status(args: Args) -> int:
-    """``dinoskip status``: counts of stages, a running pretraining's step, results so far."""
+    """``dinoskip status``: counts of stages, who is at work, steps of trainings, time left, results so far."""
     study, _, runner = _opened(args)
     steps = runner.plan()
     training = {}
@@ -289,10 +290,27 @@ def status(args: Args) -> int:
             training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
     counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked", "damaged")}
+    workers = at_work(study.directory)
+    left = [step.node.id for step in steps if step.state != "cached"]
+    past = runner.seconds() if left else {}
+    ahead = outlook(past, runner.works() if past else {}, left)
     if args.json:
-        print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
+        about = {
+            "workers": [vars(worker) for worker in workers],
+            "rates": ahead.rates,
+            "hours_left": ahead.hours_over(len(workers)) if len(left) > ahead.untimed else None,
+            "untimed": ahead.untimed,
+        }
+        print_json({"stages": counts, "training": training, **about, "best": [row.plain() for row in rows]})
         return 0
     say(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
+    for worker in workers:
+        job = f", job {worker.job}" if worker.job else ""
+        say(f"at work: {worker.node} ({worker.host or 'host not known'}, process {worker.pid}{job})")
+    if len(left) > ahead.untimed:
+        untimed = f" and {ahead.untimed} stages that were not timed yet" if ahead.untimed else ""
+        shared = f" over {len(workers)} workers" if len(workers) > 1 else ""
+        say(f"left: about {duration(3600 * ahead.hours_over(len(workers)))}{shared}{untimed}")
     for name, state in training.items():
         say(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
     if rows:

@@ -207,6 +207,12 @@ def held_by(directory: Path) -> OutputInUse | None:
     Where nothing can be written, so that the file system's time is not known, a holder that cannot be seen counts as
     living.
     """
+    holder = holder_of(directory)
+    return None if holder is None else _refusal(Path(directory) / ".lock", holder)
+
+
+def holder_of(directory: Path) -> dict[str, Any] | None:
+    """Who holds the directory: host, pid and job, {} where the lock does not say; None as :func:`held_by`."""
     path = Path(directory) / ".lock"
     present = _read(path)
     if present is None:
@@ -215,7 +221,7 @@ def held_by(directory: Path) -> OutputInUse | None:
         now = file_system_time(path.parent)
     except OSError:
         now = -math.inf
-    return None if _is_dead(path, _holder(present), now) else _refusal(path, _holder(present))
+    return None if _is_dead(path, _holder(present), now) else _holder(present)
 
 
 @dataclass(frozen=True)
