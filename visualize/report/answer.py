@@ -303,8 +303,9 @@ def _of_one(answer: Answer) -> str:
     for line in answer.lines:
         if line.first is not None:
             floor = "" if line.trivial is None else f" (best baseline: {line.trivial.rule}, {line.trivial.value:.1f})"
-            block = line.first.parts["block"].removeprefix("b").replace(" b", ", ")
-            said.append(f"{line.benchmark.label} {line.first.value:.1f} at block {block}{floor}")
+            block = line.first.parts["block"].removeprefix("b").replace(" b", ", ").replace("/b", "/")
+            several = "s" if "/" in block or "," in block else ""  # one of each half of the images, or of each seed
+            said.append(f"{line.benchmark.label} {line.first.value:.1f} at block{several} {block}{floor}")
     return f"{answer.first}: {'; '.join(said)}. There is no second network to compare it with."
 
 
@@ -346,7 +347,7 @@ def _of_pairs(pairs: Sequence[Answer]) -> str:
 
 
 def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
-    """``Compared with skip: default is worse on 3 of 6 measures; paper cannot be told apart from it.``"""
+    """``Compared with “skip”: default is worse on 3 of 6 metrics; paper does not differ significantly.``"""
     said: dict[str, list[str]] = {}
     for pair in pairs:
         lines = [line for line in pair.lines if line.difference]
@@ -365,7 +366,7 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
         _with_subject(names, outcome)
         for outcome, names in sorted(said.items(), key=lambda entry: "significantly" in entry[0])
     ]
-    return f"Compared with {second}: {'; '.join(parts)}."
+    return f"Compared with “{second}”: {'; '.join(parts)}."
 
 
 def _with_subject(names: Sequence[str], outcome: str) -> str:

@@ -81,7 +81,7 @@ def test_a_difference_that_one_test_finds_is_undecided_among_many():
     ]
     found = answered(*pair, *more)
     assert [line.sign for answer in found for line in answer.lines] == [0, 0, 0]
-    said = "Compared with s: o does not differ significantly. Compared with s0: o0 does not differ significantly."
+    said = "Compared with “s”: o does not differ significantly. Compared with “s0”: o0 does not differ significantly."
     assert verdict(found).startswith(said)
 
 

@@ -29,7 +29,7 @@ def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
     higher, lower = "higher, one training each", "lower, one training each"
     assert table.rows == [["s", "block 1 60.0"], ["o", f"{higher} +30.0"], ["d", f"{lower} −40.0"]]
     assert verdict(of_three()) == (
-        f"Compared with s: o is {higher}, on 1 of 1 metrics; d is {lower}, on 1 of 1 metrics."
+        f"Compared with “s”: o is {higher}, on 1 of 1 metrics; d is {lower}, on 1 of 1 metrics."
     )
 
 
