@@ -138,7 +138,8 @@ def _rates(each: list[LabelValues], config: Any, draws: int) -> list[str]:
         states = []
         for _ in range(draws):
             values = reduce(add, (each[index] for index in rng.integers(0, len(each), size)))
-            found = {verdict.state for verdict in judge(values, "set", type(config).signatures)}
+            rules = (*type(config).signatures, *LABELS[values.label].signatures)
+            found = {verdict.state for verdict in judge(values, "set", rules)}
             states.append("refused" if "refused" in found else "doubtful" if "doubtful" in found else "")
         shown.append(f"{100 * states.count('refused') / draws:.1f} / {100 * states.count('doubtful') / draws:.1f}")
     return shown

@@ -236,7 +236,7 @@ def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) 
         try:
             objects = opened.objects(index)
         except DataError as error:
-            failed.append(str(error))
+            failed.append(f"{opened.path(index).name}: {error}")
             continue
         count += len(objects)
         unit += sum(max(box.x2, box.y2) <= 1 for box in objects)

@@ -91,6 +91,14 @@ def test_image_smaller_than_a_patch(voc: Path, capsys: pytest.CaptureFixture[str
     Image.open(image).resize((8, 8)).save(image)
     out = str(voc.parent / "out")
     line = failed(capsys, 3, "eval", "tokencut", VIT, "--data", str(voc), "--out", out)
+    assert image.name in line, "its annotation is of a larger image, which is seen before anything is computed"
+    annotation = voc / "Annotations" / f"{image.stem}.xml"
+    name = annotation.read_text().partition("<name>")[2].partition("<")[0]
+    annotation.write_text(
+        f"<annotation><size><width>8</width><height>8</height></size><object><name>{name}</name><bndbox><xmin>2</xmin>"
+        "<ymin>2</ymin><xmax>5</xmax><ymax>5</ymax></bndbox></object></annotation>"
+    )
+    line = failed(capsys, 3, "eval", "tokencut", VIT, "--data", str(voc), "--out", out)
     assert image.name in line
     assert "patch" in line
 
