@@ -1,8 +1,9 @@
 """Every configuration that ships runs to its end, small, on data laid out as the real sets are, and fills its cells.
 
 A configuration is found by its place below configs/; one that cannot be shrunk, planned or run fails by its name. Which
-cells it has is read off its settings (tests/helpers/filled.py): numbers of every network, data set and block, cells of
-the papers' tables, lines of the answer, figures, columns and pictures of the gallery. Each run prints a line of them.
+cells it has is read off its settings (:mod:`dinoskip.pipeline.rehearsal.filled`): numbers of every network, data set
+and block, cells of the papers' tables, lines of the answer, figures, columns and pictures of the gallery. Each run
+prints a line of them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.pipeline.rehearsal.filled import filled
 from dinoskip.pipeline.study import load_study
-from tests.helpers.filled import filled
 from tests.helpers.shipped import CONFIGS, NOT_RUN, SHIPPED, write_shrunk
 from tests.pipeline.shipped_page import table
 
@@ -50,7 +51,7 @@ def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     output = f"output=runs/{Path(name).with_suffix('')}"  # tables of one study folder would make each other's pages
     assert main(["run", path.name, output, "--device", "cpu", "-q"]) == 0, f"{name}: {capsys.readouterr().err[-2000:]}"
     study, variants = load_study(path.name, [output])
-    there = filled(study, variants, study.results, whole_tables=name.startswith("paper/"))
+    there = filled(study, variants, study.results)
     assert not there.faults, f"{name}, {len(there.faults)} missing:\n" + "\n".join(there.faults[:20])
     assert there.counts, name
     seconds, cpu = time.monotonic() - started, time.process_time() - cpu
