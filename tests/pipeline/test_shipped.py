@@ -137,9 +137,9 @@ def test_the_page_of_the_whole_paper_is_filled(
         assert main(["run", path.name, "output=runs/whole", "--device", "cpu", "-q"]) == 0
         folders.append(str(load_study(path.name, ["output=runs/whole"])[0].results))
     capsys.readouterr()
-    assert main(["paper", *folders, "--out", "page", "--json"]) == 0
+    assert main(["paper", "cutting_the_skip", *folders, "--out", "page", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert all(cells[name][0] == cells[name][1] for name in cells if name != "paper.table1"), cells
-    page = Path("page/index.html").read_text()
+    page = Path("page/cutting_the_skip/index.html").read_text()
     assert "configs/paper/table1_supervised.yaml" in page
     assert page.count("not run") <= 2 * 6 * 3, "table 1 alone"

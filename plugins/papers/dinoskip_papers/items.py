@@ -48,7 +48,7 @@ GRAYING = (
     Item(
         "table 1",
         "time of Token Graying by SVD and DCT",
-        ("python -m benchmarks.bench_graying",),
+        ("python benchmarks/bench_graying.py",),
         "DCT costs 0.9 % where SVD takes 6.3 times as long, on one core; the paper's are of GPUs",
     ),
     Item("table 2, softmax", "ViT-Ti on Tiny-ImageNet", (TINY,), table="graying.table2"),

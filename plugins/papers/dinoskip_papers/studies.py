@@ -1,4 +1,4 @@
-"""The page of the whole paper from the folders of its studies, finished or not."""
+"""The page of each paper from the folders of studies, finished or not; nothing but those folders is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.report import settings_of
 from dinoskip.pipeline.study import load_study
 from dinoskip.results.rows import EvalResult
+from dinoskip.settings.config import read_yaml
+from dinoskip_papers.other_page import FoundStudy, build_other, write_index
 from dinoskip_papers.page import PaperPage, build_paper
+from dinoskip_papers.records import RECORDS
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report
@@ -59,6 +62,16 @@ class Source:
         return StudyNumbers(self.report, labels, tokens)
 
     @property
+    def as_found(self) -> FoundStudy:
+        """What the pages of papers read of it whose tables go by label."""
+        return FoundStudy(self.folder, self.title, self.numbers, tuple(self.report.compare))
+
+    @property
+    def title(self) -> str:
+        """The name that its settings give it, whatever its folder is called."""
+        return str(read_yaml(self.folder / "report" / STUDY).tree.get("name", self.folder.name))
+
+    @property
     def said(self) -> str:
         """How many networks have numbers, how many numbers, and from where they were read."""
         networks = sum(bool(variant.rows) for variant in self.report.variants)
@@ -66,36 +79,47 @@ class Source:
         return f"{self.report.title}: {networks} networks, {rows} numbers, {self.read_from}"
 
 
-def write_paper(folders: Sequence[Path], out: Path) -> dict[str, tuple[int, int]]:
-    """Write the page of the studies in ``folders`` into ``out``; return each table's filled cells and all.
+def write_papers(
+    names: Sequence[str], folders: Sequence[Path], out: Path
+) -> tuple[dict[str, dict[str, tuple[int, int]]], list[Source]]:
+    """Write a page of each paper, by its name, into ``out/NAME``, and ``out/index.html``, which lists them.
 
-    Raises :class:`ConfigError` for a folder without a report, for studies that share their stages and whose networks of
-    one name differ, and if ``out`` is the folder of a study.
+    Returns of each paper every table's filled cells and all, and the studies in ``folders`` as they were read. Raises
+    :class:`ConfigError` for a folder without a report, for studies that share their stages and whose networks of one
+    name differ, and if ``out`` is the folder of a study.
     """
     if any((out / name).exists() for name in ("report", "stages")):
         raise ConfigError(f"{out}: is the folder of a study", "choose another for the page with --out")
     output = Output(out, "paper")
-    output.refuse_foreign(("index.html", "paper.md", "img", "tables"))
+    output.refuse_foreign(("index.html", *RECORDS))
     sources = [source_of(folder, out) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.filled() as folder:
+        filled = {name: _write(name, sources, folder / name, Path(scratch)) for name in names}
+        write_index(filled, {str(source.folder): source.said for source in sources}, folder)
+    return filled, sources
+
+
+def _write(name: str, sources: Sequence[Source], out: Path, scratch: Path) -> dict[str, tuple[int, int]]:
+    """One paper's page."""
+    out.mkdir(parents=True)
+    if name != "cutting_the_skip":
+        return build_other(RECORDS[name], [source.as_found for source in sources], out)
     groups: dict[tuple[Path, str], list[Source]] = {}
     for source in sources:
         groups.setdefault(source.training, []).append(source)
     reports = [_together(group) for group in groups.values()]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.filled() as folder:
-        page = PaperPage(
-            reports,
-            _figures(sources, reports, Path(scratch)),
-            _pictures(sources),
-            {str(source.folder): source.report.title for source in sources},
-        )
-        return build_paper(page, folder)
+    page = PaperPage(
+        reports,
+        _figures(sources, reports, scratch),
+        _pictures(sources),
+        {str(source.folder): source.said for source in sources},
+    )
+    return build_paper(page, out)
 
 
 def find_studies(below: Path) -> list[Path]:
-    """Folders of studies with a page below a folder, finished or not, in order of their names."""
-    pages = [path for path in find_below(below, STUDY) if path.parent.name == "report"]
-    return sorted(path.parents[1] for path in pages if not {"stages", "plain", "labelled"} & {*path.parent.parts[:-2]}
-                  or (path.parents[1] / "rows.json").is_file())  # fmt: skip
+    """Folders of studies with a page, finished or not, anywhere below a folder."""
+    return [path.parents[1] for path in find_below(below, STUDY) if path.parent.name == "report"]
 
 
 def source_of(folder: Path, out: Path) -> Source:
