@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 GROUPS = {
     "begin": ("start", "look", "datasets"),
-    "studies": ("studies", "logs", "settings", "clusters"),
+    "studies": ("studies", "logs", "rehearse", "settings", "clusters"),
     "train one network": ("training",),
     "frozen networks": ("backbones", "figure", "cuts", "analysis", "models"),
     "results": ("results", "reproduce"),

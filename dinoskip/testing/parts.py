@@ -179,8 +179,12 @@ def _command(name: str) -> Iterator[str]:
 
 def _paper(name: str) -> Iterator[str]:
     paper = PAPERS[name]
-    if not paper.tables:
-        yield "it has no tables"
+    if not paper.tables and not paper.items:
+        yield "it has neither tables nor items"
+    if listed := [one.table for one in paper.items if one.table and one.table not in paper.tables]:
+        yield f"its items name a table {listed[0]!r} that it has not"
+    if silent := [one.name for one in paper.items if not one.made_by and not one.why]:
+        yield f"{silent[0]} is neither made by a configuration nor says why not"
     for other, theirs in PAPERS.items():
         if other != name and (both := sorted(set(paper.tables) & set(theirs.tables))):
             yield f"the paper {other!r} has a table {both[0]!r}, too"

@@ -1,7 +1,8 @@
 """Write docs/fidelity.md and docs/fidelity.csv: ``python -m tests.conformance.fidelity_page [--slow]``.
 
 Runs tests/conformance/test_papers_*.py and collects what every ``record`` says. The page has a line a claim, the CSV
-a line a comparison. Exit code 1 if any is not met; both are written all the same. ``--slow`` runs the slow checks, too.
+a line a comparison. Exit code 1 if any is not met; both are written all the same. ``--slow`` runs the slow checks, too;
+``--lists`` runs none and writes the lists of what is made anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from dinoskip_papers.records import RECORDS
 from tests.conformance.fidelity import PAPERS
 
 ROOT = Path(__file__).parents[2]
@@ -49,24 +51,13 @@ NOT_CHECKED = """
   checked (34 to 36, 44 to 46). Lemmas 2, 3 and 4 and Theorem 2 repeat Lemmas 7, 11, 8 with 10, and 6. It is not
   checked that the softmax of Lemma 14's scores has an excess kurtosis of order 1; with the lemma's variance of 1 it
   would be that of a lognormal, 111. Section 5 concerns trained language models.
-
-## Not made
-
-A configuration of `configs/paper` makes what the other papers train, ours (mean, deviation and interval over seeds)
-beside the printed numbers: `graying_*`, `token_graying` and `mae_finetune`; `conditioned_*`; `quantisation`. None was
-run at its size. Left out:
-
-- *Always Skip Attention*: table 2's linear attention; figure 2's ConvMixer-Tiny, whose sizes are not printed
-  (`model.name=timm:convmixer_768_32`, with and without `model.skip`, is what there is of it).
-  Table 3's coefficients are not legible in our text (those of DCT are ours), and figures 7 and 8 do not say of which
-  block, at which tokens and by what: `analyze.spectrum` takes W_Q, W_K and W_V. MAE's fine-tuning normalises before the
-  mean of the patches, not after it.
-- *Conditioned Initialization*: mimetic XCiT and DaViT of table 1, whose logits are between channels. ViT-B's recipe is
-  not unique in the paper's source, DeiT's repeated augmentation is not there. Table 3 is
-  [detection](heads.md#detection) with a fine-tuned network, by a recipe of ours. ListOps of table 4, and tables 5 and 7
-  to 11, have [examples](examples.md) of a few minutes, which do not test them. Table 4's other tasks are left out.
-- *The Quantization Benefits*: its models are of language; `quantisation` puts images and k-NN in their place.
 """
+NOT_MADE = """
+## Made and not made
+
+`dinoskip paper` lays out every table, figure and claim of the four papers with the numbers of studies that it finds.
+This part is generated from the records of `plugins/papers` ([papers](plugins/papers.md)). None of the configurations
+was run at its size; [rehearsals](configurations.md) show what each fills."""
 CLAIMS = {
     "1": "W^V W^O has condition number 1 and singular values c²",
     "2": "W^V and W^O are scaled orthogonal",
@@ -174,7 +165,26 @@ def page(lines: list[dict[str, Any]]) -> str:
             some = [line for line in rows if check_of(line) == check]
             where = ", ".join(dict.fromkeys(line["equation"] for line in some))
             parts.append(f"- `{check}` {CLAIMS[check]} ({where}){missed(some)}")
-    return "\n".join(parts) + "\n" + NOT_CHECKED
+    return "\n".join(parts) + "\n" + NOT_CHECKED + not_made()
+
+
+def not_made() -> str:
+    """The items of every paper's record: what makes them, what does not, and why."""
+    parts = [NOT_MADE]
+    for record in RECORDS.values():
+        made = [item for item in record.items if item.made_by]
+        parts.append(f"\n### {record.title}\n")
+        parts += ["| item | made by | differs in |", "|---|---|---|"]
+        parts += [f"| {item.name}: {item.about} | {_makers(item.made_by)} | {item.why} |" for item in made]
+        if left := [f"- **{item.name}** ({item.about}): {item.why}." for item in record.items if not item.made_by]:
+            parts += ["\nNot made:\n", *left]
+    return "\n".join(parts) + "\n"
+
+
+def _makers(configs: tuple[str, ...]) -> str:
+    """Links to configurations; a command as it is."""
+    linked = [f"[{Path(one).stem}](../configs/{one})" if one.endswith(".yaml") else f"`{one}`" for one in configs]
+    return ", ".join(linked)
 
 
 def table(lines: list[dict[str, Any]]) -> str:
@@ -189,7 +199,13 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Run, write, and say how it went."""
+    """Run, write, and say how it went; with ``--lists`` only the lists of what is made are written anew."""
+    if "--lists" in sys.argv[1:]:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(
+            text[: text.index(NOT_MADE.lstrip().splitlines()[0])].rstrip() + "\n" + not_made(), encoding="utf-8"
+        )
+        return 0
     lines, code = collect("--slow" in sys.argv[1:])
     PAGE.write_text(page(lines), encoding="utf-8")
     PAGE.with_suffix(".csv").write_text(table(lines), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.fidelity import ALWAYS, CUTTING
-from tests.conformance.fidelity_page import CLAIMS, PAGE, expected, page, table
+from tests.conformance.fidelity_page import CLAIMS, PAGE, expected, not_made, page, table
 
 
 def line(check: str, what: str, want: float | str, got: float, tolerance: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -51,3 +51,7 @@ def test_every_check_has_its_claim_and_the_documents_agree() -> None:
     assert {row["check"] for row in rows} == set(CLAIMS)
     assert {row["met"] for row in rows} == {"yes"}
     assert expected(line("06", "", "1..2", 1.5)) == "1 to 2"
+
+
+def test_the_lists_of_what_is_made_are_those_of_the_records() -> None:
+    assert PAGE.read_text(encoding="utf-8").endswith(not_made()), "python -m tests.conformance.fidelity_page --lists"

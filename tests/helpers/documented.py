@@ -17,8 +17,10 @@ from ruamel.yaml import YAML
 from dinoskip.cli import main
 from dinoskip.data.sets import AnyDataset, DatasetConfig
 from dinoskip.models import create_model
-from tests.helpers.real_layouts import make_real
-from tests.helpers.shipped import CONFIGS, Shrink, make_weights_file
+from dinoskip.pipeline.rehearsal.layouts import make_real
+from dinoskip.pipeline.rehearsal.shrink import Shrink, make_weights_file
+from dinoskip.settings.config import read_yaml
+from tests.helpers.shipped import CONFIGS
 from tests.helpers.study import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +132,8 @@ def smaller(command: Command, before: list[Command]) -> list[str]:
         extra = ["evaluate.probe.size=48", "evaluate.probe.iterations=2", "evaluate.probe.stride=48"]
     if words[0] == "submit" or (words[0] == "run" and "configs/paper" in text):
         extra = ["--dry-run"]  # a cluster; studies that tests/pipeline/test_shipped.py runs
+    if words[0] == "rehearse":  # shipped ones are in tests/pipeline/test_shipped.py
+        words[1] = "study.yaml"
     if words[:3] == ["init-study", "NAME", "train"]:  # two pages write one file
         words[1] = f"NAME{len(before)}"
     if words[0] in {"pretrain", "supervise"}:  # a new run each: pages give one name to several
@@ -173,7 +177,7 @@ def make_place(place: Path) -> None:
     for name in ("demo.yaml", "paper/table1_supervised.yaml", "paper/table2_dino.yaml"):
         path = place / "configs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        yaml.dump(Shrink(CONFIGS / name).shrunk(), path)
+        yaml.dump(Shrink(read_yaml(CONFIGS / name), place).shrunk(), path)
     (place / "my_cluster.yaml").write_text(next(text for kind, text in BLOCK.findall(CLUSTERS) if kind == "yaml"))
     for name in ("dino_deitsmall16_pretrain.pth", "dino_vits16.pth", "weights.safetensors"):
         make_weights_file(place / name, 12)

@@ -1,8 +1,9 @@
 """Every configuration that ships runs to its end, small, on data laid out as the real sets are, and fills its cells.
 
 A configuration is found by its place below configs/; one that cannot be shrunk, planned or run fails by its name. Which
-cells it has is read off its settings (tests/helpers/filled.py): numbers of every network, data set and block, cells of
-the papers' tables, lines of the answer, figures, columns and pictures of the gallery. Each run prints a line of them.
+cells it has is read off its settings (:mod:`dinoskip.pipeline.rehearsal.filled`): numbers of every network, data set
+and block, cells of the papers' tables, lines of the answer, figures, columns and pictures of the gallery. Each run
+prints a line of them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.pipeline.rehearsal.filled import filled
 from dinoskip.pipeline.study import load_study
-from tests.helpers.filled import filled
 from tests.helpers.shipped import CONFIGS, NOT_RUN, SHIPPED, write_shrunk
 from tests.pipeline.shipped_page import table
 
@@ -50,7 +51,7 @@ def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     output = f"output=runs/{Path(name).with_suffix('')}"  # tables of one study folder would make each other's pages
     assert main(["run", path.name, output, "--device", "cpu", "-q"]) == 0, f"{name}: {capsys.readouterr().err[-2000:]}"
     study, variants = load_study(path.name, [output])
-    there = filled(study, variants, study.results, whole_tables=name.startswith("paper/"))
+    there = filled(study, variants, study.results)
     assert not there.faults, f"{name}, {len(there.faults)} missing:\n" + "\n".join(there.faults[:20])
     assert there.counts, name
     seconds, cpu = time.monotonic() - started, time.process_time() - cpu
@@ -136,9 +137,9 @@ def test_the_page_of_the_whole_paper_is_filled(
         assert main(["run", path.name, "output=runs/whole", "--device", "cpu", "-q"]) == 0
         folders.append(str(load_study(path.name, ["output=runs/whole"])[0].results))
     capsys.readouterr()
-    assert main(["paper", *folders, "--out", "page", "--json"]) == 0
+    assert main(["paper", "cutting_the_skip", *folders, "--out", "page", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert all(cells[name][0] == cells[name][1] for name in cells if name != "paper.table1"), cells
-    page = Path("page/index.html").read_text()
+    page = Path("page/cutting_the_skip/index.html").read_text()
     assert "configs/paper/table1_supervised.yaml" in page
     assert page.count("not run") <= 2 * 6 * 3, "table 1 alone"

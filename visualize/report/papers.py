@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.plugins import LAST, Table
@@ -26,6 +27,27 @@ class StudyNumbers:
 
 
 @dataclass(frozen=True)
+class PaperItem:
+    """A table, figure or claim of a paper: the configurations that make it, or why nothing does.
+
+    Args:
+        name: as the paper has it, such as ``table 2, softmax``.
+        about: what it shows.
+        made_by: configurations below ``configs/``, or a command; empty if it is not made.
+        why: why it is not made, or in what ours differs from it; "" if it is made as printed.
+        table: its name in ``report.compare``; "" of what is no table of numbers.
+        figure: file name, without suffix, of the figure of a study's report that shows it.
+    """
+
+    name: str
+    about: str
+    made_by: tuple[str, ...] = ()
+    why: str = ""
+    table: str = ""
+    figure: str = ""
+
+
+@dataclass(frozen=True)
 class Paper:
     """A paper with printed tables. Its module imports nothing heavy; the functions do.
 
@@ -35,12 +57,22 @@ class Paper:
         contested: of one of the tables, a study (``dinoskip.pipeline.sections.StudyBase``) and its variants
             (``dinoskip.pipeline.variants.Variant``), a line for each set of networks that would stand in one cell.
         order: place among papers where their tables are listed, the smallest first.
+        cells: of one of the tables, a study, its variants and its folder after a run: whether a number of that run
+            stands in a cell, and what the cell is, for each cell that the study should fill or that has a number which
+            is not one of the study's.
+        by_depth: tables that put networks of several depths beside each other.
+        title: the paper's.
+        items: its tables, figures and claims, in its order.
     """
 
     tables: tuple[str, ...]
     beside: Callable[[Sequence[str], StudyNumbers], Sequence[PrintedTable]]
     contested: Callable[[str, Any, Sequence[Any]], Iterable[str]]
     order: int = LAST
+    cells: Callable[[str, Any, Sequence[Any], Path], Iterable[tuple[bool, str]]] = lambda *_: ()
+    by_depth: tuple[str, ...] = ()
+    title: str = ""
+    items: tuple[PaperItem, ...] = ()
 
 
 PAPERS: Mapping[str, Paper] = Table("papers", {}, Paper)

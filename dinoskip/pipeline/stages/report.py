@@ -30,9 +30,13 @@ def add_nodes(nodes: StudyNodes) -> None:
     """One node, which reads all that has rows, logs or pictures; for costs every stage."""
     study, section = nodes.study, nodes.study.section(ReportConfig)
     read = [name for name, node in nodes.nodes.items() if section.costs or node.stage not in PREPARED]
-    settings = ReportSettings(section, study.name, _card(study), nodes.variants, study.data, recipe_of(study))
     runtime = {"study": study.model_dump(mode="json", exclude={"output"})}
-    nodes.add(STAGE, "", settings, inputs={name: name for name in read}, runtime=runtime)
+    nodes.add(STAGE, "", settings_of(study, nodes.variants), inputs={name: name for name in read}, runtime=runtime)
+
+
+def settings_of(study: StudyBase, variants: tuple[Variant, ...]) -> ReportSettings:
+    """What a study's report reads of its settings."""
+    return ReportSettings(study.section(ReportConfig), study.name, _card(study), variants, study.data, recipe_of(study))
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

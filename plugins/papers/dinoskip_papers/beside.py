@@ -42,13 +42,19 @@ def by_role(names: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]:
 
 def by_label(names: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]:
     """Tables of other papers, each line with all seeds of the network of its label."""
-    report, labelled = measured.report, dict[str, dict[str, dict[str, OurNumber]]]()
-    for name, seeds in families(report.variants).items():
-        label = measured.labels[seeds[0].name]
-        labelled.setdefault(label, {})[name] = _measured(name, seeds, measured.tokens)
+    report, labelled = measured.report, labelled_networks(measured)
     own = OwnDifferences(report.rows, report.records)
     tables = [beside(name, labelled, own) for name in names]
     return [PrintedTable(table.grid, table.csv, BY_LABEL) for table in tables]
+
+
+def labelled_networks(measured: StudyNumbers) -> dict[str, dict[str, dict[str, OurNumber]]]:
+    """What was measured of every network, by its label, its name and a measure's key."""
+    labelled: dict[str, dict[str, dict[str, OurNumber]]] = {}
+    for name, seeds in families(measured.report.variants).items():
+        label = measured.labels[seeds[0].name]
+        labelled.setdefault(label, {})[name] = _measured(name, seeds, measured.tokens)
+    return labelled
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""The command paper: one page of the tables, figures and claims of "Cutting the Skip", from studies of it."""
+"""The command paper: the tables, figures and claims of the papers, from studies of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from dinoskip.cli.arguments import Args, command, json_option, print_json
 from dinoskip.io.output import given_folder
 from dinoskip.runtime.console import say
+from dinoskip_papers.records import RECORDS
 
 
 def add_commands(commands: Any) -> None:
@@ -16,12 +17,16 @@ def add_commands(commands: Any) -> None:
         commands,
         "paper",
         paper,
-        "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
-        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth,\n"
-        "figure2_epochs. For missing numbers the page names the configuration that makes them.",
+        "lay out the tables, figures and claims of the papers with numbers of studies, finished or not",
+        details=f"papers: {', '.join(RECORDS)} (default: all). Without a folder the studies below --runs are taken.\n"
+        "Only those folders are read: neither data nor networks are needed. For missing numbers the page names\n"
+        "the configuration that makes them, or why none does.",
     )
-    parser.add_argument("study", nargs="+", metavar="STUDY_FOLDER", help="a study's folder, such as runs/table2_dino")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where the page goes")
+    parser.add_argument(
+        "word", nargs="*", metavar="PAPER|STUDY_FOLDER", help="a paper's name, or a study's folder: runs/table2_dino"
+    )
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="where studies are looked for (default: runs)")
+    parser.add_argument("--out", default="runs/papers", metavar="FOLDER", help="the pages (default: %(default)s)")
     json_option(parser)
 
 
@@ -29,16 +34,24 @@ add_commands.after = "board"  # type: ignore[attr-defined]  # where help lists i
 
 
 def paper(args: Args) -> int:
-    """Write the page and print how much of each table is filled."""
-    from dinoskip_papers.studies import write_paper  # torch
+    """Write the pages and print how much of each table is filled."""
+    from dinoskip_papers.studies import find_studies, write_papers  # torch
 
+    names = list(dict.fromkeys(word for word in args.word if word in RECORDS))
+    given = [Path(word) for word in args.word if word not in RECORDS]
     out = given_folder(args.out)
-    cells = write_paper([Path(folder) for folder in args.study], out)
+    filled, sources = write_papers(names or list(RECORDS), given or find_studies(Path(args.runs)), out)
     page = (out / "index.html").resolve()
     if args.json:
-        print_json({"page": str(page), "cells": {name: list(counts) for name, counts in cells.items()}})
+        tables = {table: list(counts) for cells in filled.values() for table, counts in cells.items()}
+        studies = {str(source.folder): source.said for source in sources}
+        print_json({"page": str(page), "cells": tables, "studies": studies})
         return 0
-    for name, (have, every) in cells.items():
-        say(f"{name}: {have} of {every} cells")
+    for source in sources:
+        say(f"study: {source.folder}: {source.said}")
+    for name, cells in filled.items():
+        say(f"{name}: {sum(have for have, _ in cells.values())} of {sum(every for _, every in cells.values())} cells")
+        for table, (have, every) in cells.items():
+            say(f"  {table}: {have} of {every}")
     say(f"paper: {page}")
     return 0

@@ -114,7 +114,13 @@ def _text_lines(line: TableLine, stubs: int) -> Iterator[list[str]]:
     if any(gaps):
         yield [*without, "difference", *gaps]
     if any(cell.apart for cell in line.cells):
-        yield [*without, line.against, *(points(cell.apart) for cell in line.cells)]
+        yield [*without, line.against, *(_own(cell.apart) for cell in line.cells)]
+
+
+def _own(apart: Difference | None) -> str:
+    """A difference between two networks of ours, its interval and p."""
+    p = math.nan if apart is None else apart.p
+    return points(apart) + ("" if math.isnan(p) else f", p = {p:.2g}")
 
 
 def _gap(cell: TableCell) -> str:

@@ -17,6 +17,7 @@ from dinoskip.io.files import write_text
 from dinoskip_papers.beside import compared_study
 from dinoskip_papers.claims import Claim, claims, claims_grid, corrected
 from dinoskip_papers.compare import compared, filled
+from dinoskip_papers.items import CUTTING_THE_SKIP
 from dinoskip_papers.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
@@ -74,7 +75,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
     pictures = copied(list(page.figures.values()), list(page.pictures.values()), out / "img")
     drawn = dict(zip(page.figures, pictures["figures"], strict=True))
     photographs = dict(zip(page.pictures, pictures["previews"], strict=True))
-    parts = [_part(name, tables, counts, drawn, photographs) for name in _PARTS]
+    parts = [_part(name, tables, counts, drawn, photographs) for name in _PARTS] + _other_items()
     context = {
         "title": TITLE,
         "claims_said": _claims_said(judged),
@@ -132,8 +133,25 @@ def _part(
         "grid": sections.grid(tables[name]) if name in tables else None,
         "figure": drawn.get(name),
         "picture": photographs.get(name),
+        "found": "",
+        "why": "".join(item.why for item in CUTTING_THE_SKIP if name in (item.name, item.table)),
         "made_by": "" if whole else f"dinoskip run {MADE_BY.get(name, '')}",
     }
+
+
+def _other_items() -> list[dict[str, Any]]:
+    """Items of the paper's record that are neither a table nor a figure of the page."""
+    there = {*_PARTS, *(name.replace("paper.", "") for name in _PARTS)}
+    return [
+        {
+            "key": item.name, "name": f"item-{number}", "short": item.name, "title": f"{item.name}: {item.about}",
+            "there": "a study of its own" if item.made_by else "not made", "grid": None, "figure": None,
+            "picture": None, "why": item.why, "found": "",
+            "made_by": ", ".join(f"dinoskip run configs/{config}" for config in item.made_by),
+        }
+        for number, item in enumerate(CUTTING_THE_SKIP)
+        if not {item.name, item.table, item.name.replace(" ", "")} & there
+    ]  # fmt: skip
 
 
 def _claims_said(judged: Sequence[Claim]) -> str:

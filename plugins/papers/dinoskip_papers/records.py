@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dinoskip_papers import items
 from dinoskip_papers.others import OTHERS
 from dinoskip_papers.published import PUBLISHED
-from visualize.report.papers import Paper, StudyNumbers
+from visualize.report.papers import Paper, PaperItem, StudyNumbers
 
 if TYPE_CHECKING:
     from visualize.report.content import PrintedTable
@@ -31,15 +33,46 @@ def _contested(name: str, study: Any, variants: Sequence[Any]) -> Iterable[str]:
     return contested(name, study, variants)
 
 
-def _labelled(paper: str, order: int) -> Paper:
+def _cells_by_role(name: str, study: Any, variants: Sequence[Any], folder: Path) -> Iterable[tuple[bool, str]]:
+    from dinoskip_papers.rehearsed import cells_by_role  # the pipeline
+
+    return cells_by_role(name, study, variants, folder)
+
+
+def _cells_by_label(name: str, study: Any, variants: Sequence[Any], folder: Path) -> Iterable[tuple[bool, str]]:
+    from dinoskip_papers.rehearsed import cells_by_label  # the pipeline
+
+    return cells_by_label(name, study, variants, folder)
+
+
+def _labelled(paper: str, order: int, title: str, listed: tuple[PaperItem, ...]) -> Paper:
     """The paper whose tables begin with its name."""
     tables = tuple(name for name in OTHERS if name.startswith(f"{paper}."))
-    return Paper(tables, _by_label, _contested, order)
+    return Paper(tables, _by_label, _contested, order, _cells_by_label, title=title, items=listed)
 
 
-CUTTING_THE_SKIP = Paper(tuple(PUBLISHED), _by_role, _contested, 10)
-"""“Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026)."""
-GRAYING = _labelled("graying", 20)
-"""“Always Skip Attention”."""
-CONDITIONED = _labelled("conditioned", 30)
-"""“Conditioned Initialization for Attention”."""
+_BY_DEPTH = tuple(
+    name for name, table in PUBLISHED.items() if any(cell.depth for _, cells in table.rows for cell in cells)
+)
+CUTTING_THE_SKIP = Paper(
+    tuple(PUBLISHED),
+    _by_role,
+    _contested,
+    10,
+    _cells_by_role,
+    _BY_DEPTH,
+    "Cutting the Skip: Training Residual-Free Transformers",
+    items.CUTTING_THE_SKIP,
+)
+GRAYING = _labelled("graying", 20, "Always Skip Attention", items.GRAYING)
+CONDITIONED = _labelled("conditioned", 30, "Conditioned Initialization for Attention", items.CONDITIONED)
+QUANTISATION = _labelled(
+    "quantisation", 40, "The Quantization Benefits of Residual-Free Transformers", items.QUANTISATION
+)
+RECORDS: Mapping[str, Paper] = {
+    "cutting_the_skip": CUTTING_THE_SKIP,
+    "graying": GRAYING,
+    "conditioned": CONDITIONED,
+    "quantisation": QUANTISATION,
+}
+"""All four, by the name that ``dinoskip paper`` knows."""

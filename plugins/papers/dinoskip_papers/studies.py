@@ -1,4 +1,4 @@
-"""The page of the whole paper from the folders of its studies, finished or not."""
+"""The page of each paper from the folders of studies, finished or not; nothing but those folders is read."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import ConfigError
-from dinoskip.io.files import hash_of
+from dinoskip.io.files import MAX_JSON, find_below, hash_of, read_manifest, read_regular
 from dinoskip.io.output import Output
+from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.rehearsal.filled import TOKENS, is_number, printed_lines
 from dinoskip.pipeline.report.page import SHEET, loss_of, measured, optimizers_of, strip_of
+from dinoskip.pipeline.report.places import label_of
 from dinoskip.pipeline.report.results_folder import STUDY
-from dinoskip.pipeline.report.settings import described
+from dinoskip.pipeline.report.settings import ReportSettings, described
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.pipeline.study_runner import report_without_missing, study_runner
+from dinoskip.pipeline.stages.report import settings_of
+from dinoskip.pipeline.study import load_study
 from dinoskip.results.rows import EvalResult
+from dinoskip.settings.config import read_yaml
+from dinoskip_papers.other_page import FoundStudy, build_other, write_index
 from dinoskip_papers.page import PaperPage, build_paper
+from dinoskip_papers.records import RECORDS
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report
+from visualize.report.papers import StudyNumbers
 from visualize.rows import StudyVariant, principal
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A study: its folder, what its report reads, and what that says."""
+class Source:
+    """A study: its folder, what its report reads, what that says, and by how much it could be read (``read_from``)."""
 
     folder: Path
     task: Task
     report: Report
+    read_from: str
 
     @property
     def training(self) -> tuple[Path, str]:
@@ -40,45 +48,115 @@ class _Source:
         recipe = {part: card.get(part) for part in ("seed", "pretrain", "supervise")}
         return self.folder.parent / self.task.runtime["stages"], hash_of(recipe)
 
+    @property
+    def numbers(self) -> StudyNumbers:
+        """What stands in tables whose lines go by label; ln κ as the study's page prints it."""
+        settings: ReportSettings = self.task.settings
+        labels = {settings.words_of(variant.name): label_of(variant) for variant in settings.variants}
+        page = self.folder / "report" / "report.md"
+        lines = printed_lines(page.read_text(encoding="utf-8"), TOKENS) if page.is_file() else []
+        tokens = {
+            line["variant"]: {side: float(line[side]) for side in ("in", "out") if is_number(line.get(side))}
+            for line in lines
+        }
+        return StudyNumbers(self.report, labels, tokens)
 
-def write_paper(folders: Sequence[Path], out: Path) -> dict[str, tuple[int, int]]:
-    """Write the page of the studies in ``folders`` into ``out``; return each table's filled cells and all.
+    @property
+    def as_found(self) -> FoundStudy:
+        """What the pages of papers read of it whose tables go by label."""
+        return FoundStudy(self.folder, self.title, self.numbers, tuple(self.report.compare))
 
-    Raises :class:`ConfigError` for a folder without a report, for studies that share their stages and whose networks of
-    one name differ, and if ``out`` is the folder of a study.
+    @property
+    def title(self) -> str:
+        """The name that its settings give it, whatever its folder is called."""
+        return str(read_yaml(self.folder / "report" / STUDY).tree.get("name", self.folder.name))
+
+    @property
+    def said(self) -> str:
+        """How many networks have numbers, how many numbers, and from where they were read."""
+        networks = sum(bool(variant.rows) for variant in self.report.variants)
+        rows = sum(len(variant.rows) for variant in self.report.variants)
+        return f"{self.report.title}: {networks} networks, {rows} numbers, {self.read_from}"
+
+
+def write_papers(
+    names: Sequence[str], folders: Sequence[Path], out: Path
+) -> tuple[dict[str, dict[str, tuple[int, int]]], list[Source]]:
+    """Write a page of each paper, by its name, into ``out/NAME``, and ``out/index.html``, which lists them.
+
+    Returns of each paper every table's filled cells and all, and the studies in ``folders`` as they were read. Raises
+    :class:`ConfigError` for a folder without a report, for studies that share their stages and whose networks of one
+    name differ, and if ``out`` is the folder of a study.
     """
     if any((out / name).exists() for name in ("report", "stages")):
         raise ConfigError(f"{out}: is the folder of a study", "choose another for the page with --out")
     output = Output(out, "paper")
-    output.refuse_foreign(("index.html", "paper.md", "img", "tables"))
-    sources = [_source(folder, out) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    groups: dict[tuple[Path, str], list[_Source]] = {}
+    output.refuse_foreign(("index.html", *RECORDS))
+    sources = [source_of(folder, out) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.filled() as folder:
+        filled = {name: _write(name, sources, folder / name, Path(scratch)) for name in names}
+        write_index(filled, {str(source.folder): source.said for source in sources}, folder)
+    return filled, sources
+
+
+def _write(name: str, sources: Sequence[Source], out: Path, scratch: Path) -> dict[str, tuple[int, int]]:
+    """One paper's page."""
+    out.mkdir(parents=True)
+    if name != "cutting_the_skip":
+        return build_other(RECORDS[name], [source.as_found for source in sources], out)
+    groups: dict[tuple[Path, str], list[Source]] = {}
     for source in sources:
         groups.setdefault(source.training, []).append(source)
     reports = [_together(group) for group in groups.values()]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.filled() as folder:
-        page = PaperPage(
-            reports,
-            _figures(sources, reports, Path(scratch)),
-            _pictures(sources),
-            {str(source.folder): source.report.title for source in sources},
-        )
-        return build_paper(page, folder)
+    page = PaperPage(
+        reports,
+        _figures(sources, reports, scratch),
+        _pictures(sources),
+        {str(source.folder): source.said for source in sources},
+    )
+    return build_paper(page, out)
 
 
-def _source(folder: Path, out: Path) -> _Source:
-    """A study with the stages of it that are there."""
+def find_studies(below: Path) -> list[Path]:
+    """Folders of studies with a page, finished or not, anywhere below a folder."""
+    return [path.parents[1] for path in find_below(below, STUDY) if path.parent.name == "report"]
+
+
+def source_of(folder: Path, out: Path) -> Source:
+    """A study as it was when its page was written; neither its data nor its networks are needed.
+
+    What its stages left is read where it is still there; else ``rows.json`` alone, without records of images.
+    """
     if not (folder / "report" / STUDY).is_file():
         raise ConfigError(f"{folder}: holds no report/{STUDY}", "`dinoskip report CONFIG` makes one of what is there")
     study, variants = load_study(folder / "report" / STUDY, [f"name={folder.name}", f"output={folder.parent}"])
-    runner = study_runner(study, variants, build_nodes(study, variants), device="cpu")
-    (node,) = (node for node in report_without_missing(runner.planner, runner.plan()) if node.stage == "report")
-    inputs = {role: path for role, source in node.inputs.items() if (path := runner.output(source)) is not None}
-    task = Task(node.settings, {**node.runtime, "stages": study.directory.name}, inputs, out, "cpu", 0)
-    return _Source(folder, task, measured(task))
+    inputs, missing = _outputs(study.directory, folder)
+    if not inputs or missing:
+        inputs["rows.json"] = folder
+    read_from = "from rows.json alone" if set(inputs) == {"rows.json"} else "from its stages"
+    read_from += f" and rows.json ({missing} outputs are there no more)" if missing and len(inputs) > 1 else ""
+    task = Task(settings_of(study, variants), {"stages": study.directory.name}, inputs, out, "cpu", 0)
+    return Source(folder, task, measured(task), read_from)
 
 
-def _together(group: Sequence[_Source]) -> Report:
+def _outputs(directory: Path, folder: Path) -> tuple[dict[str, Path], int]:
+    """Outputs of the stages that the folder's page was made from, by role, and how many of them are there no more."""
+    page = read_regular(folder / "report" / STUDY, MAX_JSON)
+    published = {path: read_manifest(path) for path in Artifacts(directory).published()}
+    made = [
+        manifest
+        for path, manifest in published.items()
+        if manifest.info["node"] == "report" and read_regular(path / STUDY, MAX_JSON) == page
+    ]
+    if not made:
+        return {}, 0
+    by_hash = {manifest.hash: path for path, manifest in published.items()}
+    asked = max(made, key=lambda manifest: len(manifest.info["record"]["inputs"])).info["record"]["inputs"]
+    found = {role: by_hash[output] for role, output in asked.items() if output in by_hash}
+    return found, len(asked) - len(found)
+
+
+def _together(group: Sequence[Source]) -> Report:
     """Studies with the same networks as one: a variant has the rows of all."""
     settings: dict[str, Any] = {}
     variants: dict[str, StudyVariant] = {}
@@ -114,7 +192,7 @@ def _once(rows: Sequence[EvalResult]) -> list[EvalResult]:
     return list({repr(row): row for row in rows}.values())
 
 
-def _figures(sources: Sequence[_Source], reports: Sequence[Report], scratch: Path) -> dict[str, figures.Figure]:
+def _figures(sources: Sequence[Source], reports: Sequence[Report], scratch: Path) -> dict[str, figures.Figure]:
     """Figure 5, and figures 1 and 2 where a study has them."""
     losses = (
         loss_of(source.task, source.report.variants, scratch / "loss")
@@ -137,7 +215,7 @@ def _epochs(report: Report, scratch: Path) -> figures.Figure | None:
     return figures.epochs_figure(kept, scratch / "epochs", optimizers_of(deepest))
 
 
-def _pictures(sources: Sequence[_Source]) -> dict[str, Preview]:
+def _pictures(sources: Sequence[Source]) -> dict[str, Preview]:
     """Figures 4 and 6 from the gallery of the first study that table 2 is made by."""
     for source in sources:
         gallery = source.task.inputs.get("gallery")

@@ -29,7 +29,13 @@ def test_unknown_tables_and_one_twice_are_refused(compare: object) -> None:
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [("papers", "cutting_the_skip"), ("papers", "graying"), ("papers", "conditioned"), ("commands", "paper")],
+    [
+        ("papers", "cutting_the_skip"),
+        ("papers", "graying"),
+        ("papers", "conditioned"),
+        ("papers", "quantisation"),
+        ("commands", "paper"),
+    ],
 )
 def test_a_part_is_complete(group: str, name: str) -> None:
     assert problems_of(group, name) == []

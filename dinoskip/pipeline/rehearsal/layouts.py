@@ -1,9 +1,13 @@
 """Tiny data sets laid out as the real ones are, with what real ones have: grey, RGBA and oddly shaped images, classes
-that are rare, masks without boxes and boxes without masks, crowds, borders that are ignored."""
+that are rare, masks without boxes and boxes without masks, crowds, borders that are ignored.
+
+Another package's kind of data set has its own method ``compose(root)``, which writes one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -11,22 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from scipy.io import savemat
 
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.data.sets import AnyDataset
+from dinoskip.data.sets import KINDS
 from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco20k import ANNOTATIONS, LIST
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.data.sprites import photo
-from dinoskip_dense.sets.nyu import GEONET_MEANS
-from dinoskip_dense.sets.rooms import RoomsConfig
-from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
-from dinoskip_video.sets.scenes_video import ScenesVideoConfig
+from dinoskip.errors import ConfigError
 
+GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 PHOTOS = ("coffee", "china", "flower", "grass")
 SIZES = ((48, 64), (64, 48), (56, 56), (50, 71))
 Box = tuple[int, int, int, int]
@@ -57,7 +60,7 @@ def save(image: Image.Image, path: Path) -> Path:
     return path
 
 
-def label_map(size: tuple[int, int], box: Box, outside: int, inside: int, ignored: int | None) -> np.ndarray:
+def label_map(size: tuple[int, int], box: Box, outside: int, inside: int, ignored: int | None) -> npt.NDArray[np.uint8]:
     """Labels uint8 (H, W) of a picture of (width, height), with a border of ``ignored`` around its object."""
     labels = np.full(size[::-1], outside, np.uint8)
     x1, y1, x2, y2 = box
@@ -87,7 +90,7 @@ def _voc_lists(folder: Path, kind: str, lists: Mapping[str, list[str]]) -> None:
         (folder / "ImageSets" / kind / f"{split}.txt").write_text("".join(f"{name}\n" for name in names))
 
 
-def make_voc(config: AnyDataset, root: Path) -> None:
+def make_voc(config: Any, root: Path) -> None:
     """VOC2012: masks, more of them in SegmentationClassAug, boxes of more images; VOC2007: boxes alone."""
     for year, count in ((2012, 20), (2007, 6)):
         folder = root / f"VOC{year}"
@@ -115,7 +118,7 @@ def make_voc(config: AnyDataset, root: Path) -> None:
 # --- masks of all pixels ---------------------------------------------------------------------------------
 
 
-def make_ade20k(config: AnyDataset, root: Path) -> None:
+def make_ade20k(config: Any, root: Path) -> None:
     """ADEChallengeData2016: 0 is other, 1 to 150 the classes."""
     for split, numbers in (("training", range(9)), ("validation", range(9, 13))):
         for number in numbers:
@@ -126,7 +129,7 @@ def make_ade20k(config: AnyDataset, root: Path) -> None:
             save(Image.fromarray(labels), root / "annotations" / split / f"{name}.png")
 
 
-def make_coco_stuff(config: AnyDataset, root: Path) -> None:
+def make_coco_stuff(config: Any, root: Path) -> None:
     """COCO 2017 with stuffthingmaps: things from 0, stuff to 181, 255 unlabelled."""
     used = [value for value, name in enumerate(STUFF_CLASSES) if name not in NEVER_USED]
     for split, numbers in (("train2017", range(9)), ("val2017", range(9, 15))):
@@ -137,7 +140,7 @@ def make_coco_stuff(config: AnyDataset, root: Path) -> None:
             save(Image.fromarray(labels), root / "stuffthingmaps" / split / f"{number:012d}.png")
 
 
-def make_masks(config: AnyDataset, root: Path) -> None:
+def make_masks(config: Any, root: Path) -> None:
     """Images of several modes with masks of four classes, one of which is in no image."""
     for split, numbers in (("train", range(9)), ("val", range(9, 13))):
         for number in numbers:
@@ -151,22 +154,18 @@ def make_masks(config: AnyDataset, root: Path) -> None:
     (root / config.classes).write_text("ground\nstripes\nspots\nnever\n")
 
 
-def _of_folder(folder: str) -> Callable[[AnyDataset, Path], None]:
+def _as_composed(kind: str, **small: int | float) -> Callable[[Any, Path], None]:
     """A maker of a data set with the layout of a kind that is composed: its own maker, at a small size."""
-    composed: dict[str, Synthetic] = {
-        "DAVIS": ScenesVideoConfig(videos=2, frames=3, size=48),
-        "SPair-71k": ScenesPairsConfig(classes=2, objects=1, views=2, size=64),
-        "rooms": RoomsConfig(images=6, size=64, val_fraction=0.34),
-    }
 
-    def make(config: AnyDataset, root: Path) -> None:
+    def make(config: Any, root: Path) -> None:
+        composed: Any = KINDS[kind](**small)
         with tempfile.TemporaryDirectory() as scratch:
-            shutil.copytree(composed[folder].generate(Path(scratch)), root, dirs_exist_ok=True)
+            shutil.copytree(composed.generate(Path(scratch)), root, dirs_exist_ok=True)
 
     return make
 
 
-def make_ecssd(config: AnyDataset, root: Path) -> None:
+def make_ecssd(config: Any, root: Path) -> None:
     """Photographs with a mask of the one object, 255."""
     for number in range(6):
         image, box = picture(number)
@@ -176,7 +175,7 @@ def make_ecssd(config: AnyDataset, root: Path) -> None:
         )
 
 
-def make_pf_pascal(config: AnyDataset, root: Path) -> None:
+def make_pf_pascal(config: Any, root: Path) -> None:
     """Pairs of photographs of two classes with the corners of their objects."""
     lines = ["source_image,target_image,class,XA,YA,XB,YB"]
     boxes = []
@@ -190,10 +189,10 @@ def make_pf_pascal(config: AnyDataset, root: Path) -> None:
     (root / "test_pairs_pf_pascal.csv").write_text("\n".join(lines) + "\n")
 
 
-def make_nyu_normals(config: AnyDataset, root: Path) -> None:
+def make_nyu_normals(config: Any, root: Path) -> None:
     """GeoNet's MATLAB files to train on, labelled images as arrays to test on."""
     for folder in ("geonet", "test"):
-        (root / folder).mkdir(parents=True)
+        (root / folder).mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number in range(6):
         pixels = np.asarray(picture(4 * number)[0].convert("RGB"))  # all of one size
@@ -240,7 +239,7 @@ def _boxed(root: Path, names: list[str], first: int = 0) -> dict[str, Any]:
     return _coco(names, {name: boxes[name] for name in names if name != names[-1]}, sizes)
 
 
-def make_coco20k(config: AnyDataset, root: Path) -> None:
+def make_coco20k(config: Any, root: Path) -> None:
     """train2014, its boxes, and a list of images; one image has no box and is not listed."""
     names = [f"COCO_train2014_{number:012d}.jpg" for number in range(6)]
     content = _boxed(root / "train2014", names)
@@ -249,7 +248,7 @@ def make_coco20k(config: AnyDataset, root: Path) -> None:
     (root / LIST).write_text("".join(f"train2014/{name}\n" for name in names[:-1]))
 
 
-def make_coco(config: AnyDataset, root: Path) -> None:
+def make_coco(config: Any, root: Path) -> None:
     """COCO 2017: images and boxes with outlines of both splits."""
     for split, count, first in (("train", 5, 0), ("val", 4, 50)):  # other pictures in either
         there = sorted(path.name for path in (root / f"{split}2017").glob("*.jpg"))  # of COCO-Stuff, with masks
@@ -261,7 +260,7 @@ def make_coco(config: AnyDataset, root: Path) -> None:
         path.write_text(json.dumps(content))
 
 
-def make_coco_json(config: AnyDataset, root: Path) -> None:
+def make_coco_json(config: Any, root: Path) -> None:
     """Boxes of the images that are there, or of new ones; the last has none."""
     there = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.*g")) if root.is_dir() else []
     content = _boxed(root, there or [f"{number}.jpg" for number in range(4)])
@@ -273,7 +272,7 @@ def make_coco_json(config: AnyDataset, root: Path) -> None:
 # --- images ----------------------------------------------------------------------------------------------
 
 
-def make_folder(config: AnyDataset, root: Path, classes: int = 10) -> None:
+def make_folder(config: Any, root: Path, classes: int = 10) -> None:
     """Class folders; as in ImageNet some JPEGs are grey, some CMYK, and one is a PNG by content, with transparency."""
     each = 2 if classes < 100 else 1
     for split, count in (("train", classes), ("val", min(classes, 10))):
@@ -290,7 +289,7 @@ def make_folder(config: AnyDataset, root: Path, classes: int = 10) -> None:
                 image.save(path)
 
 
-def make_images(config: AnyDataset, root: Path) -> None:
+def make_images(config: Any, root: Path) -> None:
     """Images of several modes, some in a folder below."""
     for number in range(12):
         image, _ = picture(number)
@@ -299,7 +298,7 @@ def make_images(config: AnyDataset, root: Path) -> None:
         save(image.convert("RGBA") if rgba else image, root / ("more" if number > 8 else "") / name)
 
 
-MAKERS: dict[str, Callable[[AnyDataset, Path], None]] = {
+MAKERS: dict[str, Callable[[Any, Path], None]] = {
     "voc": make_voc,
     "ade20k": make_ade20k,
     "coco_stuff": make_coco_stuff,
@@ -308,35 +307,51 @@ MAKERS: dict[str, Callable[[AnyDataset, Path], None]] = {
     "masks": make_masks,
     "folder": make_folder,
     "ecssd": make_ecssd,
-    "davis": _of_folder("DAVIS"),
+    "davis": _as_composed("scenes_video", videos=2, frames=3, size=48),
     "pf_pascal": make_pf_pascal,
     "nyu_normals": make_nyu_normals,
-    "spair71k": _of_folder("SPair-71k"),
-    "nyu": _of_folder("rooms"),
+    "spair71k": _as_composed("scenes_pairs", classes=2, objects=1, views=2, size=64),
+    "nyu": _as_composed("rooms", images=6, size=64, val_fraction=0.34),
     "coco_json": make_coco_json,
     "images": make_images,
 }
 """Who makes which kind, those first that others may lie in."""
 
 
-def make_real(data: Mapping[str, AnyDataset], below: Path, classes: Mapping[str, int] | None = None) -> None:
+def maker(config: Any) -> Callable[[Any, Path], None] | None:
+    """Who composes data of a configuration's kind; None: nobody."""
+    own = getattr(config, "compose", None)
+    return MAKERS.get(config.kind) or (None if own is None else lambda _, root: own(root))
+
+
+def make_real(data: Mapping[str, Any], below: Path, classes: Mapping[str, int] | None = None) -> None:
     """Make every data set that has a root there, below a folder; ``classes``: how many of those of kind ``folder``.
 
-    Raises :class:`KeyError` with the kind for one that nobody makes. What lies there already is left.
+    Raises :class:`ConfigError` for a kind that nobody makes, and for a root that leads out of ``below``. What lies
+    there already is left.
     """
     real = {name: config for name, config in data.items() if not isinstance(config, Synthetic)}
     for name, config in real.items():
-        if config.kind not in MAKERS:
-            raise KeyError(f"{name}: tests/helpers/real_layouts.py makes no data set of kind {config.kind}")
+        if maker(config) is None:
+            raise ConfigError(
+                f"data.{name}: no data of kind {config.kind} can be composed",
+                f"rehearse with the same images under another kind ({', '.join(MAKERS)})",
+            )
     order = list(MAKERS)
-    for name, config in sorted(real.items(), key=lambda one: order.index(one[1].kind)):
+    for name, config in sorted(real.items(), key=lambda one: order.index(one[1].kind) if one[1].kind in order else 99):
         root = below / config.root
+        named = [getattr(config, key, None) for key in ("images", "masks", "classes", "annotations")]
+        for place in (root, *(root / path for path in named if isinstance(path, str))):
+            if not Path(os.path.normpath(place)).is_relative_to(os.path.normpath(below)):
+                raise ConfigError(f"data.{name}: {place}: leads out of {below}")
         mark = below / f".made-{config.kind}-{config.root.replace('/', '-')}"
         if mark.exists() or (config.kind == "images" and root.is_dir()):
             continue
+        below.mkdir(parents=True, exist_ok=True)
         if config.kind == "folder":
             make_folder(config, root, (classes or {}).get(name, 10))
         else:
-            MAKERS[config.kind](config, root)
-        below.mkdir(parents=True, exist_ok=True)
+            made = maker(config)
+            assert made is not None
+            made(config, root)
         mark.touch()

@@ -21,13 +21,9 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.pipeline.words import variant_words
 from dinoskip.results.rows import EvalResult, read_rows
-from dinoskip_papers.others import OTHERS
-from dinoskip_papers.published import EPOCHS, PUBLISHED, PublishedNumber
-from visualize.rows import DEFAULT, INITIALISED, SKIP
+from visualize.report.papers import paper_of
 
-KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
-ROLES = {(True, "trunc_normal"): SKIP, (False, "trunc_normal"): DEFAULT, (False, "skipless"): INITIALISED}
-BLOCKLESS = {"similarity", "photo"}  # layers that are drawn in the page
+TOKENS = "Condition of the tokens, ln κ"  # title of a page's table
 OF_A_LAYER = {"depth", "normals", "video", "correspondence"}  # on images of their own where these are other sets
 
 
@@ -73,37 +69,21 @@ class Expected:
         depth = max((row.depth for row in rows), default=0)
         return {str(block) for block in (range(1, depth + 1) if isinstance(chosen, str) else chosen)}
 
-    def fits(self, cell: PublishedNumber) -> bool:
-        """Whether the study has what stands in a published cell: network, data set, epoch, kind of features."""
-        same = [one for one in self.variants if one.model is not None and one.optimizer is not None
-                and ROLES.get((one.model.skip, one.model.init.name)) == cell.role
-                and one.optimizer.name == cell.optimizer.lower()]  # fmt: skip
-        depth = cell.depth or max((one.depth or 0 for one in same), default=0)
-        measured = {(task, self.paper_name(name)) for task, name in self.measures()}
-        measured |= {("classify", "ImageNet")} if self.supervised else set()
-        epoch = round(cell.epoch / EPOCHS * self.recipe.epochs) in self.epochs if self.recipe else False
-        several = not cell.several or self.study.evaluate.multiscale is not None
-        return (
-            bool([one for one in same if one.depth == depth])
-            and (cell.task, cell.dataset) in measured
-            and epoch
-            and several
-        )
 
-    def paper_name(self, name: str) -> str:
-        """The paper's name of one of the study's data sets."""
-        config: Any = self.study.data[name]
-        return f"VOC{config.year}" if config.kind == "voc" else KINDS.get(config.kind, config.kind)
-
-
-def filled(study: StudyBase, variants: tuple[Variant, ...], folder: Path, *, whole_tables: bool) -> Filled:
-    """Look at a study's folder after its run; ``whole_tables``: every cell of the tables it names is its own."""
+def filled(study: StudyBase, variants: tuple[Variant, ...], folder: Path) -> Filled:
+    """Look at a study's folder after its run."""
     result, expected = Filled(), Expected(study, variants)
     rows = read_rows(folder / "rows.json") if (folder / "rows.json").is_file() else []
     _rows(result, expected, rows)
-    _tables(result, expected, rows, folder / "report" / "tables", whole_tables)
+    _answer(result, expected, folder / "report" / "tables")
+    for name in expected.sections.report.compare:
+        cells = list(paper_of(name).cells(name, study, variants, folder))
+        for there, what in cells:
+            result.need(name, there, what)
+        if not any(there for there, _ in cells):
+            result.faults.append(f"{name}: no cell is filled")
     _report(result, expected, folder)
-    _measures(result, expected, rows, (folder / "report" / "report.md").read_text(encoding="utf-8"))
+    _measures(result, expected, (folder / "report" / "report.md").read_text(encoding="utf-8"))
     _gallery(result, expected, folder / "report" / "gallery")
     return result
 
@@ -133,24 +113,10 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _tables(result: Filled, expected: Expected, rows: list[EvalResult], folder: Path, whole: bool) -> None:
-    """The papers' tables, each number one of the run's; the answer, with a number on both sides of every line."""
-    values = {f"{row.value:.6g}" for row in rows}
-    compare = [name for name in expected.sections.report.compare if name in PUBLISHED]
-    for name in compare:
-        table, there = PUBLISHED[name], _read(folder / f"{name.replace('.', '-')}.csv")
-        cells = [cell for _, own in table.rows for cell in own]
-        if len(cells) != len(there):
-            result.faults.append(f"{name}: {len(there)} lines for {len(cells)} cells")
-        for cell, line in zip(cells, there, strict=False):
-            about = f"{line['row']}, {line['column']}: {line['ours']!r}"
-            number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", line["ours"])
-            if expected.fits(cell):
-                result.need(name, number and f"{float(line['ours']):.6g}" in values, about)
-            elif number or whole:
-                result.faults.append(f"{name}: {about} is not of a network of this study")
-    if compare:
-        result.need("claims", _read(folder / "claims.csv"), "no table of claims")
+def _answer(result: Filled, expected: Expected, folder: Path) -> None:
+    """The answer, with a number on both sides of every line."""
+    if (folder / "claims.csv").is_file():
+        result.need("claims", _read(folder / "claims.csv"), "the table of claims is empty")
     measured = list(expected.measures())
     silent = folder / "silent.csv"  # measures that separate no networks: their numbers are all the same asked for
     lines = [*_read(folder / "answer.csv"), *(_read(silent) if silent.is_file() else ())]
@@ -200,7 +166,7 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
     result.need("pages", (folder / "index.html").is_file(), "no index.html")
 
 
-def _printed(text: str, title: str) -> list[dict[str, str]]:
+def printed_lines(text: str, title: str) -> list[dict[str, str]]:
     """The lines of a page's table below a heading, by column; none where there is no such table."""
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^#|\Z)", text.replace("\\", ""), re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^\| (.*) \|$", found[1], re.MULTILINE) if found else []
@@ -208,52 +174,27 @@ def _printed(text: str, title: str) -> list[dict[str, str]]:
     return [dict(zip(head, line, strict=True)) for line in body]
 
 
-def _measures(result: Filled, expected: Expected, rows: list[EvalResult], text: str) -> None:
-    """What is measured for other papers: ln κ of the tokens, their tables, epochs to an accuracy, rounded networks."""
+def _measures(result: Filled, expected: Expected, text: str) -> None:
+    """What is measured of the networks themselves: ln κ of the tokens, epochs to an accuracy, rounded networks."""
     study, trained = expected.sections, [one.name for one in expected.variants if one.model]
     named = {words: name for name, words in variant_words(expected.variants).items()}
-    tokens = {named[line["variant"]]: line for line in _printed(text, "Condition of the tokens, ln κ")}
+    tokens = {named[line["variant"]]: line for line in printed_lines(text, TOKENS)}
     for name in trained:
-        result.need("ln κ", all(_number(tokens.get(name, {}).get(side)) for side in ("in", "out")), name)
-    measured = {name: {f"ln κ {side}": value for side, value in tokens.get(name, {}).items()} for name in trained}
-    for row in sorted((row for row in rows if row.task == "classify"), key=lambda row: row.epoch):
-        measured[row.model] |= {row.metric: f"{row.value:.1f}", f"{row.metric} {row.dataset}": f"{row.value:.1f}"}
-    for name in (one for one in study.report.compare if one in OTHERS):
-        _other_table(result, name, {key.rpartition("-")[0]: own for key, own in measured.items()}, text)
+        result.need("ln κ", all(is_number(tokens.get(name, {}).get(side)) for side in ("in", "out")), name)
     if expected.supervised and expected.recipe.online_every and len(trained) > 1:
-        reached = {named[line["variant"]]: line for line in _printed(text, "Epochs to an accuracy")}
+        reached = {named[line["variant"]]: line for line in printed_lines(text, "Epochs to an accuracy")}
         for name in trained:
-            result.need("epochs to an accuracy", _number(reached.get(name, {}).get("final top-1")), name)
+            result.need("epochs to an accuracy", is_number(reached.get(name, {}).get("final top-1")), name)
     if study.analyze.quantise is not None:
         rounded = {
-            line["network"].partition(" ep")[0]: line for line in _printed(text, "Rounded weights and activations")
+            line["network"].partition(" ep")[0]: line for line in printed_lines(text, "Rounded weights and activations")
         }
         for name, bits in itertools.product(trained, study.analyze.quantise.precisions):
             column = f"W32{bits}" if bits.startswith("A") else bits  # activations alone
-            result.need("rounded", _number(rounded.get(name, {}).get(column)), f"{name}, {bits}")
+            result.need("rounded", is_number(rounded.get(name, {}).get(column)), f"{name}, {bits}")
 
 
-def _other_table(result: Filled, name: str, measured: dict[str, dict[str, str]], text: str) -> None:
-    """Another paper's table: what was measured stands in it, by label, and nothing else of ours."""
-    table, before = OTHERS[name], result.counts.get(name, 0)
-    printed = {line["variant"]: line for line in _printed(text, table.title)}
-    for label, (heading, key) in itertools.product(table.rows, table.measures):
-        ours, known = printed.get(label, {}).get(heading), measured.get(label, {}).get(key)
-        about = f"{label}, {heading}: {ours!r}, measured {known!r}"
-        if known is not None:
-            result.need(name, _number(ours) and abs(_first_of(ours) - float(known)) < 0.06, about)
-        elif _number(ours):
-            result.faults.append(f"{name}: {about}")
-    if result.counts.get(name, 0) == before:
-        result.faults.append(f"{name}: no cell is filled")
-
-
-def _first_of(text: str | None) -> float:
-    """The number that a page's cell begins with: a mean, before its deviation, interval and number of seeds."""
-    return float(str(text).partition(" ")[0])
-
-
-def _number(text: str | None) -> bool:
+def is_number(text: str | None) -> bool:
     """Whether a page's cell is a number."""
     return re.match(r"[−-]?\d", text or "") is not None
 
