@@ -3,7 +3,7 @@
 The first component of all tokens of several images together divides them at their mean; the side that is rarer at the
 images' border is the foreground. A second PCA, of its tokens alone, colours it, so that parts of objects compare
 between images (Oquab et al. 2023, figure 1). Which rule gives the right side, and how often, is measured by
-``python -m benchmarks.foreground`` (docs/gallery.md).
+``python -m studies.foreground`` (docs/gallery.md).
 """
 
 from __future__ import annotations

@@ -416,3 +416,20 @@ def test_tasks_are_listed_in_one_table_alone() -> None:
             assert len(names) < 3, (
                 f"{path.relative_to(ROOT)}:{node.lineno}: a list of tasks: {', '.join(sorted(names))}"
             )
+
+
+def test_every_finished_study_names_its_rows_and_commit() -> None:
+    """The studies of slots wait for a GPU, so they have neither."""
+    scripts = [path for path in (ROOT / "studies").rglob("*.py") if not path.name.startswith(("slots", "__init__"))]
+    assert scripts
+    for path in scripts:
+        header = re.fullmatch(
+            r"# Frozen: rows (\S+), commit [0-9a-f]{8}, \d{4}-\d\d-\d\d\.", path.read_text().splitlines()[0]
+        )
+        assert header, path
+        assert (ROOT / header[1]).is_file(), path
+
+
+def test_products_and_benchmarks_import_no_study() -> None:
+    for path in [*SOURCES, *(ROOT / "benchmarks").rglob("*.py")]:
+        assert not any(name.split(".")[0] == "studies" for name in imports_of(path)), path

@@ -1,6 +1,6 @@
 """Sentences of the papers that can be read in several ways: each reading is a setting, one of them is ours, with why.
 
-``docs/concepts/readings.md`` is made of this table by ``python -m benchmarks.readings``, with what each reading does to
+``docs/concepts/readings.md`` is made of this table by ``python -m studies.readings``, with what each reading does to
 a fresh network; ``configs/paper/readings.yaml`` and ``configs/paper/readings_recipe.yaml`` train them.
 """
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.paper_as_study import HALF_WIDTHS, paper_as_study
-from benchmarks.paper_claims import verdict_table
 from dinoskip_papers.cells import OurNumber
 from dinoskip_papers.compare import find
 from dinoskip_papers.published import PUBLISHED
+from studies.paper_as_study import HALF_WIDTHS, paper_as_study
+from studies.paper_claims import verdict_table
 
 DOCS = Path(__file__).parents[3] / "docs/report.md"
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.paper_as_study import paper_as_study
 from dinoskip.decisions.comparing import ONE_EACH
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
@@ -27,6 +26,7 @@ from dinoskip_papers.claims import (
 )
 from dinoskip_papers.compare import ComparedStudy
 from dinoskip_papers.rules import RULES
+from studies.paper_as_study import paper_as_study
 from visualize.comparison import Scores
 from visualize.rows import DEFAULT, INITIALISED, SKIP, StudyVariant
 
