@@ -208,7 +208,8 @@ def make_nyu_normals(config: Any, root: Path) -> None:
 
 def _coco(names: list[str], boxes: Mapping[str, Box], sizes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """COCO's JSON: every box is one object, the first image's also a crowd."""
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for number, name in enumerate(names, 1):
         width, height = sizes[name]
         images.append({"id": number, "file_name": name, "width": width, "height": height})
