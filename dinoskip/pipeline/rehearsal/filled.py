@@ -22,10 +22,11 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.pipeline.words import variant_words
 from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip.settings.tasks import tasks
+from visualize.gallery.layers import LAYERS
 from visualize.report.papers import paper_of
 
 TOKENS = "Condition of the tokens, ln κ"  # title of a page's table
-OF_A_LAYER = {"depth", "normals", "video", "correspondence"}  # on images of their own where these are other sets
 
 
 @dataclass
@@ -219,14 +220,12 @@ def _gallery(result: Filled, expected: Expected, folder: Path) -> None:
     columns = sum(len(study.gallery.epochs) or 1 if one.model else 1 for one in firsts.values())
     result.need("columns", len(data["models"]) == columns, f"{data['models']}, {columns} expected")
     layers = {"pca", "cut", "vector", "attention"}
-    layers |= {
-        task for task, key in expected.measures() if key == name and task in {"probe", "cluster", "saliency", "objects"}
-    }
-    layers |= {task for task, _ in expected.measures() if task in OF_A_LAYER}
+    own = {record.name for record in tasks() if not isinstance(record.pictures, str)}  # on images of their own sets
+    layers |= {task for task, key in expected.measures() if task in own or (key == name and task in LAYERS)}
     result.need("images", len(data["images"]) >= study.gallery.first, f"{len(data['images'])} images")
     for column, model in enumerate(data["models"]):
         every = {layer: [number for number, image in enumerate(data["images"]) if image["layer"] == layer]
-                 for layer in (*OF_A_LAYER, "")}  # fmt: skip
+                 for layer in (*own, "")}  # fmt: skip
         for layer in sorted(layers):
             for image in every.get(layer) or every[""]:
                 own = data["cells"][column][image]["layers"].get(layer, {})

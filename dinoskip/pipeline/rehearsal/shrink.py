@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.io.files import write_text
+from dinoskip.io.files import save_torch_file, write_text
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.rehearsal.layouts import make_real
 from dinoskip.pipeline.report.reproduce import yaml_of
@@ -272,7 +270,7 @@ def make_weights_file(path: Path, blocks: int = BLOCKS, patch: int = 16, side: i
     config = VitConfig(name=f"vit_mini_patch{patch}", depth=blocks, img_size=side)
     state = create_model(config.name, depth=blocks, img_size=config.img_size).state_dict()
     if path.suffix == ".pth":
-        torch.save(state, path)
+        save_torch_file(path, state)
     else:
         save_weights(path, state, config, {})
 
