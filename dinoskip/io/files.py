@@ -312,14 +312,6 @@ def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:
 # --- directories -------------------------------------------------------------------------------------
 
 
-def save_torch_file(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    """Write a state_dict by ``torch.save``, as public code does; ours are safetensors (:func:`save_tensors`)."""
-    import torch  # by those alone who write one
-
-    with atomic_path(path) as temporary:
-        torch.save(dict(state), temporary)
-
-
 def list_files(directory: Path) -> list[str]:
     """Relative POSIX paths of all files below ``directory``, sorted, without the manifest and hidden files.
 

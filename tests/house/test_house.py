@@ -166,7 +166,7 @@ def test_imports_inside_functions_have_a_reason() -> None:
     assert in_commands <= 54
     assert in_stages <= 24
     assert in_settings <= 13
-    assert elsewhere <= 55
+    assert elsewhere <= 54
 
 
 def test_no_two_public_classes_of_one_name() -> None:
@@ -187,7 +187,7 @@ def test_one_place_decodes_and_one_opens_weights() -> None:
     for path in SOURCES:
         name, calls = path.relative_to(ROOT).as_posix(), [node for node in nodes_of(path) if isinstance(node, ast.Call)]
         called = {ast.unparse(node.func) for node in calls}
-        if name != "dinoskip/io/files.py":
+        if name not in ("dinoskip/io/files.py", "dinoskip/io/torch_files.py"):
             assert called.isdisjoint(
                 {"torch.load", "torch.save", "pickle.load", "pickle.loads", "load_file", "save_file"}
             ), name

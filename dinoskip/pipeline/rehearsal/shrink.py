@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.io.files import save_torch_file, write_text
+from dinoskip.io.files import write_text
+from dinoskip.io.torch_files import save_torch_file
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.rehearsal.layouts import make_real
 from dinoskip.pipeline.report.reproduce import yaml_of
