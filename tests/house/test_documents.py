@@ -17,7 +17,7 @@ from dinoskip.cli import _parse
 from dinoskip.pipeline.study import Study
 from dinoskip.plugins import GROUPS
 from dinoskip.runtime.console import log
-from dinoskip.settings.config import _models_in
+from dinoskip.settings.config import models_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -85,7 +85,7 @@ def has_setting(model: type[BaseModel], parts: list[str]) -> bool:
         return True
     if parts[0] not in model.model_fields:
         return False
-    inner = _models_in(model.model_fields[parts[0]].annotation)
+    inner = models_of(model.model_fields[parts[0]])
     return not parts[1:] or any(has_setting(one, parts[1:]) for one in inner)
 
 

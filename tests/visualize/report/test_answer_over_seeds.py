@@ -180,5 +180,6 @@ def test_of_several_pairs_those_without_a_resolved_rate_are_counted():
     found = answered(studied)
     assert [line.verdict for pair in found for line in pair.lines] == ["undecided", "better"]
     assert verdict(found) == (
-        "Compared with “skip”: ours gets no verdict, a learning rate being unresolved; more is better on 1 of 1 metrics."
+        "Compared with “skip”: ours gets no verdict, a learning rate being unresolved; "
+        "more is better on 1 of 1 metrics."
     )
