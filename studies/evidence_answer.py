@@ -274,11 +274,13 @@ def same_rate(sources: Sources, measure: str) -> SameRate | None:
     own = late_block_curves(sources.late_blocks, measure)
     if not at_rate or not own["skip"] or not own["mixing"]:
         return None
-    late = [statistics.mean(map(mean_of_late_blocks, by.values())) for by in (at_rate, own["skip"], own["mixing"])]
+    swapped, skip, mixing = (
+        statistics.mean(map(mean_of_late_blocks, by.values())) for by in (at_rate, own["skip"], own["mixing"])
+    )
     other = chosen_rates(sources.rates).get("skip")
     exchanged = at_last_epoch(sources.epochs, measure).get(("mixing", f"{other:g}"), {}) if other else {}
     turned = statistics.mean(map(mean_of_late_blocks, exchanged.values())) if exchanged else None
-    return SameRate(len(at_rate), *late, turned)
+    return SameRate(len(at_rate), swapped, skip, mixing, turned)
 
 
 def learning_rates(sources: Sources) -> str:

@@ -214,7 +214,8 @@ def _alike(rows: Rows) -> str:
 
 def _unexplained(rows: Rows, epochs: Rows) -> str:
     """Return what the removal of positions leaves open: how much is harmful, other blocks, block outputs."""
-    equal = [("*annealed*", *(float(values(rows, "annealed", name, FALL).mean()) for name in (SHARE, AS_IS)))]
+    share_of, score_of = (float(values(rows, "annealed", name, FALL).mean()) for name in (SHARE, AS_IS))
+    equal = [("*annealed*", share_of, score_of)]
     for network in ("skip", "mixing"):
         for (name, rate), share in at_last_epoch(epochs, SHARE).items():
             if name == network:

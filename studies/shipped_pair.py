@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from benchmarks.pages import read_csv
 from dinoskip.io.files import MANIFEST, write_manifest, write_text
@@ -93,7 +94,9 @@ def _of_the_study() -> list[EvalResult]:
     rows = []
     for row in read_csv(Path("docs/results/evidence/rows.csv.gz")):
         if row["model"] in names and row["dataset"] in {"scenes", "imagenette"}:
-            kept = {key: float(text) if key in numbers and text else text for key, text in row.items() if key in kinds}
+            kept: dict[str, Any] = {
+                key: float(text) if key in numbers and text else text for key, text in row.items() if key in kinds
+            }
             rows.append(EvalResult(**{**kept, "model": names[row["model"]]}))
     return rows
 

@@ -43,20 +43,16 @@ def add_commands(commands: Any) -> None:
 
 
 def rehearse(args: Args) -> int:
-    from dinoskip.pipeline.rehearsal.filled import filled
-    from dinoskip.pipeline.rehearsal.shrink import write_rehearsal  # torch
-    from dinoskip.runtime.distributed import is_main  # torch
+    from dinoskip.pipeline.rehearsal import filled, shrink  # torch
 
     started = time.monotonic()
     name = Path(args.config).stem
     out = _folder(args.out or f"runs/rehearsed/{name}")
-    study, variants = load_study(write_rehearsal(args.config, out, args.overrides, name=f"{name}.yaml"))
+    study, variants = load_study(shrink.write_rehearsal(args.config, out, args.overrides, name=f"{name}.yaml"))
     runner = study_runner(study, variants, build_nodes(study, variants), device=args.device, workers=args.workers)
     runner.run({node.id for node in runner.planner.nodes})
-    if not is_main():
-        return 0
     pages = publish(runner, rows_of(runner))
-    found, seconds = filled(study, variants, study.results), time.monotonic() - started
+    found, seconds = filled.filled(study, variants, study.results), time.monotonic() - started
     done = {
         "config": str(args.config),
         "seconds": round(seconds, 1),

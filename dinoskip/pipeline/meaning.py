@@ -10,7 +10,7 @@ from typing import Any
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.sets.meaning import has_rules, label_verdicts
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.leaks import KEPT
@@ -51,7 +51,7 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
     found = list[DataVerdict]()
     for one in _readings(study):
         config = study.data.get(one.data)
-        if config is None or isinstance(config, Synthetic) or one.use not in COUNTED:
+        if config is None or isinstance(config, Synthetic) or not has_rules(one.use):
             continue
         for split in one.splits:
             if (one.data, one.use, split) not in opened:

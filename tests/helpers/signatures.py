@@ -11,7 +11,7 @@ from PIL import Image
 
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.sets.meaning import has_rules, label_verdicts
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.settings.config import RawConfig, validate
@@ -51,7 +51,7 @@ def composed_and_judged(out: Path, **settings: Any) -> list[tuple[str, str]]:
     root = config.generate(out)
     found, counted = list[tuple[str, str]](), 0
     for label, split, _ in config.checked_splits(root):
-        if label in COUNTED:
+        if has_rules(label):
             counted += 1
             opened = open_labels(LABELS[label], config, split, root)
             found += stopping(label_verdicts("set", config, label, [opened]))

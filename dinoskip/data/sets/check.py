@@ -14,7 +14,7 @@ from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import TrainSubset
 from dinoskip.data.sets.labels import LABELS, decoded
-from dinoskip.data.sets.meaning import COUNTED, label_verdicts
+from dinoskip.data.sets.meaning import has_rules, label_verdicts
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError
 
@@ -121,7 +121,7 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
     opened = open_labels(label, config, row.split, root, faults=faults)
     for fault in faults:
         row.fault(fault)
-    if row.task in COUNTED:
+    if has_rules(row.task):
         row.verdicts = label_verdicts(row.dataset, config, row.task, [opened])
     row.classes, read = label.count(opened)
     _read(row, label.size(opened), sample, read)

@@ -11,13 +11,18 @@ from typing import Any
 from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
 from dinoskip.data.sets.kind import DatasetKind
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import judge
+from dinoskip.data.sets.signatures import OF_LABELS, judge
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.io.files import hash_of, read_json, write_json
 
-COUNTED = ("segmentation", "classes", "depth", "video", "detection")
-"""Labels whose files are counted; others have a schema that says what they mean, and are checked as they are opened."""
+
+def has_rules(use: str) -> bool:
+    """Whether files of a label are counted and judged.
+
+    Others have a schema that says what they mean, and are checked as they are opened.
+    """
+    return use in OF_LABELS or bool(LABELS[use].signatures)
 
 
 def label_verdicts(

@@ -43,7 +43,7 @@ def judge(values: LabelValues, name: str, signatures: Sequence[Signature] = ()) 
 
     Of what is refused the first alone, as the others follow from it.
     """
-    rules = (*_FIRST, *signatures, *_GENERAL.get(values.label, ()))
+    rules = (*_FIRST, *signatures, *OF_LABELS.get(values.label, ()))
     found = [finding for finding in (rule(values) for rule in rules) if finding is not None]
     refused = [one for one in found if one.state == "refused"]
     of = f"{name} {' and '.join(part for part in values.splits if part)}".rstrip()
@@ -232,7 +232,7 @@ def _one_class_of_images(values: LabelValues) -> Finding | None:
     )
 
 
-_GENERAL: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
+OF_LABELS: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
     {
         "segmentation": (_binary, _foreign, turned, unlike_photographs, _void, _one_class, _never_seen, _majority),
         "classes": (_one_class_of_images,),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dinoskip.io.files import read_text
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -83,7 +84,7 @@ def filled(study: StudyBase, variants: tuple[Variant, ...], folder: Path) -> Fil
         if not any(there for there, _ in cells):
             result.faults.append(f"{name}: no cell is filled")
     _report(result, expected, folder)
-    _measures(result, expected, (folder / "report" / "report.md").read_text(encoding="utf-8"))
+    _measures(result, expected, read_text(folder / "report" / "report.md"))
     _gallery(result, expected, folder / "report" / "gallery")
     return result
 
@@ -109,8 +110,7 @@ def _rows(result: Filled, expected: Expected, rows: list[EvalResult]) -> None:
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(read_text(path).splitlines()))
 
 
 def _answer(result: Filled, expected: Expected, folder: Path) -> None:
@@ -137,7 +137,7 @@ def _answer(result: Filled, expected: Expected, folder: Path) -> None:
 
 def _report(result: Filled, expected: Expected, folder: Path) -> None:
     """The page, its figures and the parts that settings ask for."""
-    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    text = read_text(folder / "report" / "report.md")
     study, recipe = expected.sections, expected.recipe
     depths = {one.depth for one in expected.variants if one.depth}
     trained = recipe is not None
@@ -210,7 +210,7 @@ def _gallery(result: Filled, expected: Expected, folder: Path) -> None:
     name = shown(expected)
     if name is None:
         return
-    page = (folder / "index.html").read_text(encoding="utf-8")
+    page = read_text(folder / "index.html")
     found = re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])

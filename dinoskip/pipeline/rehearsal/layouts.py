@@ -28,6 +28,7 @@ from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.data.sprites import photo
 from dinoskip.errors import ConfigError
+from dinoskip.io.images import image_size
 
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 PHOTOS = ("coffee", "china", "flower", "grass")
@@ -159,7 +160,7 @@ def _as_composed(kind: str, **small: int | float) -> Callable[[Any, Path], None]
 
     def make(config: Any, root: Path) -> None:
         composed: Any = KINDS[kind](**small)
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             shutil.copytree(composed.generate(Path(scratch)), root, dirs_exist_ok=True)
 
     return make
@@ -208,7 +209,8 @@ def make_nyu_normals(config: Any, root: Path) -> None:
 
 def _coco(names: list[str], boxes: Mapping[str, Box], sizes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """COCO's JSON: every box is one object, the first image's also a crowd."""
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for number, name in enumerate(names, 1):
         width, height = sizes[name]
         images.append({"id": number, "file_name": name, "width": width, "height": height})
@@ -229,12 +231,12 @@ def _boxed(root: Path, names: list[str], first: int = 0) -> dict[str, Any]:
     for number, name in enumerate(names, first):
         image, box = picture(number)
         if (root / name).exists():
-            with Image.open(root / name) as there:
-                image = there.copy()
+            size = image_size(root / name)
         else:
             save(image, root / name)
+            size = image.size
         x1, y1, x2, y2 = box
-        width, height = sizes[name] = image.size
+        width, height = sizes[name] = size
         boxes[name] = (min(x1, width - 8), min(y1, height - 8), min(x2, width), min(y2, height))
     return _coco(names, {name: boxes[name] for name in names if name != names[-1]}, sizes)
 

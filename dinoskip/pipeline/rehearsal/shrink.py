@@ -86,7 +86,7 @@ class Shrink:
         self.blocks = self.full if whole or _compares_depths(self.study) else min(self.full, BLOCKS)
         self.recipe: Any = self.study.find(PretrainSection) or self.study.find(SuperviseSection)
         self.epochs = self.recipe.epochs if self.recipe else 1
-        gallery: Any = self.study.gallery
+        gallery: Any = getattr(self.study, "gallery")  # noqa: B009 - a section that StudyBase does not have
         said = [*self.study.evaluate.epochs, *gallery.epochs, *(self.recipe.keep_epochs if self.recipe else ())]
         self.each = math.gcd(self.epochs, *said)
         self.files: dict[str, None] = {}
@@ -176,8 +176,8 @@ class Shrink:
             if isinstance(evaluate.get(key), list):
                 evaluate[key] = [self.block(number) for number in evaluate[key]]
         for name, tree in evaluate.items():
-            full = getattr(self.study.evaluate, name, None)
-            if isinstance(tree, dict) and getattr(full, "datasets", ()):
+            full: Any = getattr(self.study.evaluate, name, None)
+            if isinstance(tree, dict) and getattr(full, "datasets", None):
                 self.task(tree, full)
 
     def task(self, tree: dict[str, Any], full: Any) -> None:

@@ -117,7 +117,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
     render_page(out / "index.html", "paper.html", context, styles=STYLES, folder=TEMPLATES)
     rows = [[part["title"], part["there"], part["made_by"], part["why"]] for part in parts]
     head = "\n".join(markdown_rows(["", "here", "made by", "not made, or in what it differs"], rows, 4))
-    write_text(out / "paper.md", "\n\n".join([f"# {escape_markdown(context['title'], 200)}", head, *lines]) + "\n")
+    write_text(out / "paper.md", "\n\n".join([f"# {escape_markdown(str(context['title']), 200)}", head, *lines]) + "\n")
     return counts
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dinoskip.settings.config import implementation
 from dinoskip_papers import items
 from dinoskip_papers.others import OTHERS
 from dinoskip_papers.published import PUBLISHED
@@ -34,15 +35,17 @@ def _contested(name: str, study: Any, variants: Sequence[Any]) -> Iterable[str]:
 
 
 def _cells_by_role(name: str, study: Any, variants: Sequence[Any], folder: Path) -> Iterable[tuple[bool, str]]:
-    from dinoskip_papers.rehearsed import cells_by_role  # the pipeline
-
-    return cells_by_role(name, study, variants, folder)
+    found: Iterable[tuple[bool, str]] = implementation("dinoskip_papers.rehearsed:cells_by_role")(
+        name, study, variants, folder
+    )
+    return found
 
 
 def _cells_by_label(name: str, study: Any, variants: Sequence[Any], folder: Path) -> Iterable[tuple[bool, str]]:
-    from dinoskip_papers.rehearsed import cells_by_label  # the pipeline
-
-    return cells_by_label(name, study, variants, folder)
+    found: Iterable[tuple[bool, str]] = implementation("dinoskip_papers.rehearsed:cells_by_label")(
+        name, study, variants, folder
+    )
+    return found
 
 
 def _labelled(paper: str, order: int, title: str, listed: tuple[PaperItem, ...]) -> Paper:

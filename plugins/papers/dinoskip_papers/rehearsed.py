@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from dinoskip.io.files import read_text
 from dinoskip.pipeline.rehearsal.filled import Expected, is_number, printed_lines
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
 from dinoskip.pipeline.sections import StudyBase
@@ -24,8 +25,8 @@ _NEAR = 0.06  # half of the last digit that pages print, and a little
 def cells_by_role(name: str, study: StudyBase, variants: Sequence[Variant], folder: Path) -> Iterator[tuple[bool, str]]:
     """Cells of a table of "Cutting the Skip": each that the study has a network for, and each of another's."""
     values = {f"{row.value:.6g}" for row in _rows(folder)}
-    with (folder / "report" / "tables" / f"{name.replace('.', '-')}.csv").open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+    written = read_text(folder / "report" / "tables" / f"{name.replace('.', '-')}.csv")
+    lines = list(csv.DictReader(written.splitlines()))
     cells = [cell for _, own in PUBLISHED[name].rows for cell in own]
     if len(cells) != len(lines):
         yield False, f"{len(lines)} lines for {len(cells)} cells"
@@ -63,7 +64,7 @@ def cells_by_label(
 ) -> Iterator[tuple[bool, str]]:
     """Cells of another paper's table: what was measured stands in it, by label, and nothing else of ours."""
     table, measured = OTHERS[name], _measured(variants, folder)
-    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    text = read_text(folder / "report" / "report.md")
     printed = {line["variant"]: line for line in printed_lines(text, table.title)}
     for label, (heading, key) in itertools.product(table.rows, table.measures):
         ours, known = printed.get(label, {}).get(heading), measured.get(label, {}).get(key)
@@ -79,7 +80,7 @@ def _measured(variants: Sequence[Variant], folder: Path) -> dict[str, dict[str, 
 
     Of several seeds the mean.
     """
-    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    text = read_text(folder / "report" / "report.md")
     tokens = {line["variant"]: line for line in printed_lines(text, "Condition of the tokens, ln κ")}
     words = variant_words(tuple(variants))
     rows = sorted((row for row in _rows(folder) if row.task == "classify"), key=lambda row: row.epoch)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import ConfigError
-from dinoskip.io.files import MAX_JSON, find_below, hash_of, read_manifest, read_regular
+from dinoskip.io.files import MAX_JSON, find_below, hash_of, read_manifest, read_regular, read_text
 from dinoskip.io.output import Output
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.rehearsal.filled import TOKENS, is_number, printed_lines
@@ -54,7 +54,7 @@ class Source:
         settings: ReportSettings = self.task.settings
         labels = {settings.words_of(variant.name): label_of(variant) for variant in settings.variants}
         page = self.folder / "report" / "report.md"
-        lines = printed_lines(page.read_text(encoding="utf-8"), TOKENS) if page.is_file() else []
+        lines = printed_lines(read_text(page), TOKENS) if page.is_file() else []
         tokens = {
             line["variant"]: {side: float(line[side]) for side in ("in", "out") if is_number(line.get(side))}
             for line in lines
