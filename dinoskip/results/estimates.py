@@ -256,7 +256,7 @@ def _with_luck(apart: Difference, first: Estimate, second: Estimate) -> float:
 
 def _mean_value(side: Sequence[Estimate]) -> float:
     # NumPy's mean of one number is that number, and takes ten times as long as all else of a pair of a leaderboard.
-    return side[0].value if len(side) == 1 else float(np.mean([score.value for score in side]))
+    return float(side[0].value) if len(side) == 1 else float(np.mean([score.value for score in side]))
 
 
 def _mean(side: Sequence[Estimate]) -> Estimate:
