@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -23,6 +25,21 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> 
     assert "Traceback" not in done.stderr
     for part in parts:
         assert part in lines[0]
+
+
+SIGNALS = {"SIGTERM": 75, "SIGUSR2": 75, "SIGINT": 130}
+
+
+def every_signal(ways: Mapping[str, str]) -> list[Any]:
+    """Each signal with its exit code in each way; but for the one that ``ways`` names with a way they are slow.
+
+    Each is a process that imports torch: two or three seconds.
+    """
+    return [
+        pytest.param(number, code, way, marks=[] if number == quick else pytest.mark.slow)
+        for way, quick in ways.items()
+        for number, code in SIGNALS.items()
+    ]
 
 
 def test_help_needs_no_heavy_package() -> None:
@@ -137,8 +154,10 @@ def test_version() -> None:
     assert done.stdout.startswith("dinoskip 0.")
 
 
-@pytest.mark.parametrize("begins", ["at once", "slowly"])
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "begins"),
+    every_signal({"at once": "SIGINT", "slowly": "SIGTERM"}),
+)
 def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int, begins: str) -> None:
     """What its handler raises there, Python prints and drops. A thread that sends it again may begin slowly."""
     program = f"""
@@ -212,8 +231,10 @@ def test_ctrl_c_meets_our_handlers_before_anything_large_is_imported() -> None:
     assert {"pydantic", "rich", "numpy"}.isdisjoint(done.stdout.split())
 
 
-@pytest.mark.parametrize("after", ["in a clean-up", "while Python ends"])
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "after"),
+    every_signal({"in a clean-up": "SIGUSR2", "while Python ends": "SIGINT"}),
+)
 def test_a_second_signal_changes_nothing(number: str, code: int, after: str) -> None:
     """It ended the process by the signal itself, or in a traceback, and SLURM requeues 75 alone."""
     program = f"""
@@ -246,8 +267,10 @@ sys.exit(cli.main())
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("how", ["taken for another error", "swallowed", "in C code"])
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "how"),
+    every_signal({"taken for another error": "SIGTERM", "swallowed": "SIGUSR2", "in C code": "SIGINT"}),
+)
 def test_a_signal_while_a_module_is_imported_stops_the_command(
     number: str, code: int, how: str, tmp_path: Path
 ) -> None:
