@@ -98,8 +98,9 @@ def newest(run_dir: Path) -> Newest:
         damaged[path.name] = "; ".join(problems)
         log.warning("%s: damaged, an older one is taken: %s", path, damaged[path.name])
     if damaged:
+        name, problem = next(iter(damaged.items()))
         raise WeightsError(
-            f"{run_dir}: none of its {len(damaged)} checkpoints is intact",
+            f"{run_dir}: none of its {len(damaged)} checkpoints is intact ({CHECKPOINTS}/{name}/{problem})",
             f"restore one from a backup, or remove {run_dir / CHECKPOINTS} to begin again",
         )
     return Newest(None, {})
