@@ -40,8 +40,6 @@ NOT_RUN = {
         "needs facebook/dinov2-small; tests/models/test_from_hf.py opens the same layouts",
     "dinoskip data prepare coco20k train2014.zip annotations_trainval2014.zip coco_20k_filenames.txt --out data/coco":
         ARCHIVES,
-    "dinoskip paper runs/table1_supervised runs/table2_dino runs/table3_depth runs/figure2_epochs --out runs/page":
-        "the paper's four studies; tests/pipeline/test_paper_page.py, and -m slow tests/pipeline/test_shipped.py",
     "dinoskip data prepare davis DAVIS-2017-trainval-480p.zip --out DAVIS": ARCHIVES,
 }  # fmt: skip
 """Commands that are not run, and why."""

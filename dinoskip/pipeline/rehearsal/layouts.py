@@ -231,7 +231,7 @@ def _boxed(root: Path, names: list[str], first: int = 0) -> dict[str, Any]:
     for number, name in enumerate(names, first):
         image, box = picture(number)
         if (root / name).exists():
-            size = image_size(root / name)
+            size = image_size(root / name)[::-1]  # rows first
         else:
             save(image, root / name)
             size = image.size
