@@ -56,7 +56,7 @@ def demo(args: Args) -> int:
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
     given: dict[str, Any] = {
         "config": config, "overrides": [f"output={args.out}"], "only": None, "start": None, "until": None,
-        "variants": [], "dry_run": False, "json": False,
+        "variants": [], "dry_run": False, "json": False, "jobs": None,
     }  # fmt: skip
     return studies.run(Namespace(**vars(args) | given))
 

@@ -29,20 +29,21 @@ MEMORY = 4 << 30  # bytes that all commands of a process may take besides what i
 NETWORK = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
 IS_A_PATH = {
     "DIR", "FILE", "FILE.md", "FOLDER", "ROOT", "STORE", "PHOTO", "ROW", "ROWS", "STUDY", "STUDY_FOLDER",
-    "STUDY|STORE", "KIND:DIR", "NETWORK",
+    "STUDY|STORE", "KIND:DIR", "NETWORK", "PAPER|STUDY_FOLDER",
 }  # fmt: skip
 PATHS_WITHOUT = {"config", "out", "folder", "output"}
 """Positional arguments without a name of their own for the help that are paths."""
 NO_PATH = {
     "ID,ID", "NAME,NAME", "MM", "PT", "T",
     "a.b=value", "NAME", "STAGE", "KEY", "X", "F,F", "T,T", "W,W", "LIST", "TEXT", "ID", "WORD", "COMMAND", "NORM", "N",
-    "name", "blocks", "facet", "model",
+    "name", "blocks", "facet", "model", "NODE",
 }  # fmt: skip
 DATA = {"--data", "PHOTOS"}
 GOOD = {
     "demo": [], "init-study": ["new"], "look": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
     "cuts": [NETWORK, "PHOTO", "--out", "NEW.png"], "run": ["STUDY"], "plan": ["STUDY"], "status": ["STUDY"],
-    "report": ["STUDY"], "gc": ["STUDY"], "settings": ["probe"],
+    "report": ["STUDY"], "gc": ["STUDY"], "logs": ["STUDY"],
+    "rehearse": ["STUDY", "--out", "NEW"], "settings": ["probe"],
     "pretrain": ["--data", "PHOTOS", "--out", "NEW", "pretrain.epochs=1"],
     "supervise": ["--data", "CLASSES", "--out", "NEW"], "submit": ["--dry-run", "run", "STUDY"], "requeue": ["NEW"],
     "features export": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
@@ -59,6 +60,7 @@ GOOD = {
 """A command's arguments, all of which it could take: words in capitals are files made for the test."""
 TASK = [NETWORK, "--data", "CLASSES", "--kind", "folder", "--out", "NEW"]
 FOLDERS_ARE_FINE = {
+    "PAPER|STUDY_FOLDER",
     "STUDY|STORE",
     "DIR",
     "FOLDER",
