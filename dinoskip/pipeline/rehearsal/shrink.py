@@ -20,6 +20,7 @@ from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.rehearsal.layouts import make_real
 from dinoskip.pipeline.report.reproduce import yaml_of
 from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stages.gallery import GallerySection
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import study_of
@@ -85,7 +86,7 @@ class Shrink:
         self.blocks = self.full if whole or _compares_depths(self.study) else min(self.full, BLOCKS)
         self.recipe: Any = self.study.find(PretrainSection) or self.study.find(SuperviseSection)
         self.epochs = self.recipe.epochs if self.recipe else 1
-        gallery: Any = getattr(self.study, "gallery")  # noqa: B009 - a section that StudyBase does not have
+        gallery = self.study.section(GallerySection)
         said = [*self.study.evaluate.epochs, *gallery.epochs, *(self.recipe.keep_epochs if self.recipe else ())]
         self.each = math.gcd(self.epochs, *said)
         self.files: dict[str, None] = {}
@@ -283,11 +284,10 @@ def write_rehearsal(
 
     Studies of one folder share their data, those with ImageNet's classes apart from others, since theirs are more.
     """
-    source = apply_overrides(read_yaml(config), list(overrides))
-    probe = Shrink(source, below, whole=whole)
-    place = below / ("labelled" if probe.labelled else "plain")
-    shrink = Shrink(apply_overrides(read_yaml(config), list(overrides)), place.resolve(), whole=whole)
+    shrink = Shrink(apply_overrides(read_yaml(config), list(overrides)), below, whole=whole)
+    place = below / ("labelled" if shrink.labelled else "plain")
     place.mkdir(parents=True, exist_ok=True)
+    shrink.place = place.resolve()
     tree = shrink.shrunk()
     shrink.make_files()
     for own in tree.get("data", {}).values():
