@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.data.listing import evenly_spread
 from dinoskip.data.shards import TarShards
 from dinoskip.errors import guard
 from dinoskip.io.files import hash_of, open_regular
@@ -106,7 +107,7 @@ def common_images(scored: ImageFiles, fitted: ImageFiles) -> Common:
 
     Raises :class:`DataError` for a file that cannot be read.
     """
-    looked = np.arange(len(scored)) if len(scored) <= MOST else np.linspace(0, len(scored) - 1, MOST).astype(int)
+    looked = np.array(evenly_spread(len(scored), MOST), dtype=int)
     mine = looked[np.isin(scored.sizes[looked], fitted.sizes)]
     theirs = np.flatnonzero(np.isin(fitted.sizes, scored.sizes[mine]))
     pairs = _equal(scored, mine.tolist(), fitted, theirs.tolist())

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.listing import evenly_spread
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
 from dinoskip.data.turns import TurnLevels, turn_levels
 from dinoskip.errors import DataError, guard
@@ -176,12 +177,7 @@ def _sample(opened: Any) -> list[int]:
     """Positions of the label files that are read, evenly spread."""
     of_values = not isinstance(opened, SegmentationDataset) or _has_values(opened)
     most = MOST if of_values and not isinstance(opened, DepthMaps | DetectionDataset) else MOST_DEEP
-    return _spread(len(opened), most)
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """At most so many of ``count`` positions, evenly spread."""
-    return list(range(count)) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
+    return evenly_spread(len(opened), most)
 
 
 def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
@@ -197,7 +193,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
     one_for_all = len(files) != len(opened)
     looked_at = list(files) if one_for_all else [files[index] for index in _sample(opened)]
     if _follows(opened):
-        looked_at += [opened.path(index) for index in _spread(len(opened), MOST_DEEP)]
+        looked_at += [opened.path(index) for index in evenly_spread(len(opened), MOST_DEEP)]
         more = [*more, *opened.ids, str(getattr(opened, "labels_upright", ""))]
     marks = []
     for path in looked_at:
@@ -224,7 +220,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
     if isinstance(opened, DepthMaps):
         return _depths(found, opened, chosen)
-    turns = turn_levels(opened, _spread(len(opened), MOST_DEEP))
+    turns = turn_levels(opened, evenly_spread(len(opened), MOST_DEEP))
     if isinstance(opened, DetectionDataset):
         return _boxes(replace(found, read=len(chosen), turns=turns), opened, chosen)
     return replace(_Counting(found, opened, named).over(chosen), turns=turns)

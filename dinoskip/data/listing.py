@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import confined, hash_of, open_regular, read_regular, sha256_file
@@ -29,6 +31,11 @@ SAMPLED = "sampled-"
 SAMPLED_FILES = 1024
 _SAMPLED_BYTES = 1 << 16  # at the beginning, in the middle and at the end of a file
 MAX_TEXT = 64 << 20  # bytes of a list
+
+
+def evenly_spread(count: int, most: int) -> list[int]:
+    """At most so many of ``count`` positions, evenly spread, in ascending order."""
+    return list(range(count)) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
 
 
 def nfc(name: str) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import evenly_spread
 from dinoskip.data.recognise import recognise
 from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
 from dinoskip.data.sets.images import ImagesConfig
@@ -130,10 +129,10 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
 def _read(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:
     """Read evenly spread items and note what that raises."""
     row.found = count
-    chosen = range(count) if sample is None or sample >= count else np.linspace(0, count - 1, sample).astype(int)
+    chosen = evenly_spread(count, count if sample is None else sample)
     row.sampled = len(chosen)
     for index in chosen:
         try:
-            read(int(index))
+            read(index)
         except DataError as error:
             row.fault(str(error))
