@@ -9,6 +9,7 @@ numbers at several places, as a skipless block's output and its MLP branch are, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -60,6 +61,11 @@ class Measured(NetworkScores):
     def failed_there(self) -> str:
         """How the method failed at the chosen block of a seed; nothing where it did not."""
         return next(filter(None, (score.failed for score in self.now)), "")
+
+    @property
+    def block_numbers(self) -> str:
+        """``7`` or ``7/8``: where blocks were chosen, of halves of the images or of seeds."""
+        return re.sub(r"\bb(?=[0-9])", "", self.blocks)
 
     @property
     def parts(self) -> dict[str, str]:
@@ -303,7 +309,7 @@ def _of_one(answer: Answer) -> str:
     for line in answer.lines:
         if line.first is not None:
             floor = "" if line.trivial is None else f" (best baseline: {line.trivial.rule}, {line.trivial.value:.1f})"
-            block = line.first.parts["block"].removeprefix("b").replace(" b", ", ").replace("/b", "/")
+            block = line.first.block_numbers.replace(" ", ", ")
             several = "s" if "/" in block or "," in block else ""  # one of each half of the images, or of each seed
             said.append(f"{line.benchmark.label} {line.first.value:.1f} at block{several} {block}{floor}")
     return f"{answer.first}: {'; '.join(said)}. There is no second network to compare it with."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,7 +63,9 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
         if side is not None:
             levels.setdefault(line.benchmark, side)
     first = tuple(
-        MeasuredCell("value", _with_failure(_blocks(levels[key]), levels[key]), f"{levels[key].value:.1f}")
+        MeasuredCell(
+            "value", _with_failure(f"block {levels[key].block_numbers}", levels[key]), f"{levels[key].value:.1f}"
+        )
         if key in levels
         else MeasuredCell("absent", NOT_RUN)
         for key in measures
@@ -89,11 +90,6 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     if line.first.is_dead:
         return MeasuredCell(line.verdict, f"{line.said}, network collapsed", number)
     return MeasuredCell(line.verdict, _with_failure(line.said, line.first), number)
-
-
-def _blocks(side: Measured) -> str:
-    """``block 7/8``: where blocks were chosen, of halves of the images or of seeds."""
-    return "block " + re.sub(r"\bb(?=[0-9])", "", side.parts["block"])
 
 
 def _with_failure(word: str, side: Measured) -> str:
