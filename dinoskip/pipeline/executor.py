@@ -6,7 +6,6 @@ would, and publishes it; only seconds travel back. What it says goes to ``STUDY/
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
@@ -32,6 +31,7 @@ from dinoskip.pipeline.stage import Stage
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.cores import available_cores
 from dinoskip.runtime.stopping import Terminated, stopped_by_signals
+from dinoskip.settings.config import implementation
 
 LOGS = "logs"  # of a study: what workers said, a file for each node and each worker
 ORPHANED = 120.0  # seconds that a worker whose leader has died has to reach a safe point
@@ -311,14 +311,10 @@ class ForeignWorkers:
 
 def named_function(spec: str) -> Callable[[], Any]:
     """The function ``module:function``; :class:`ConfigError` if it is not there. The current folder is searched."""
-    module, _, name = spec.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        made: Callable[[], Any] = implementation(spec)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"run.executor: {spec}: {error}", "write module:function, as docs/cluster.md shows") from None
-    made: Callable[[], Any] = found
     return made

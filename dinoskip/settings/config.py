@@ -11,7 +11,7 @@ import typing
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -39,7 +39,7 @@ def implementation(place: str) -> Any:
     It is imported when something is built: settings alone load no torch.
     """
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return attrgetter(name)(importlib.import_module(module))
 
 
 V = TypeVar("V")
