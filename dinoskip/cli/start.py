@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli import studies
-from dinoskip.cli.arguments import Args, command, computing_options, data_option
+from dinoskip.cli.arguments import Args, Parser, command, computing_options, data_option
 from dinoskip.errors import ConfigError
 from dinoskip.io.files import write_text
 from dinoskip.runtime.console import say
@@ -54,11 +54,10 @@ def add_commands(commands: Any) -> None:
 
 def demo(args: Args) -> int:
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
-    given: dict[str, Any] = {
-        "config": config, "overrides": [f"output={args.out}"], "only": None, "start": None, "until": None,
-        "variants": [], "dry_run": False, "json": False, "jobs": None,
-    }  # fmt: skip
-    return studies.run(Namespace(**vars(args) | given))
+    parser = Parser()
+    studies.add_commands(parser.add_subparsers())
+    given = parser.parse_args(["run", str(config), f"output={args.out}"])
+    return studies.run(Namespace(**vars(given) | vars(args)))
 
 
 def init_study(args: Args) -> int:
