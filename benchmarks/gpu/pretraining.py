@@ -59,5 +59,4 @@ def measure(kit: Kit, photos: Path, out: Path, batch: int, path: str) -> None:
 
 def _journal(out: Path) -> list[dict[str, Any]]:
     """Rows of a training's journal that have a loss; none where it was not begun."""
-    path = out / "metrics.jsonl"
-    return [dict(row) for row in read_metrics(path) if "loss" in row] if path.exists() else []
+    return [row for row in read_metrics(out / "metrics.jsonl") if "loss" in row]

@@ -14,6 +14,7 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.public_dino import PublicDino, Shape, Style
 from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.optim import build_optimizer
+from dinoskip.pipeline.estimate.cards import CARDS, named
 from dinoskip.pipeline.estimate.costs import image_flops
 from dinoskip.runtime.distributed import World
 from dinoskip.runtime.environment import matmul_gflops
@@ -22,8 +23,6 @@ from dinoskip.training.compilation import Compiler
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
 
-BF16_TFLOPS = 989.0
-"""Peak of an H100 or H200 (SXM) in dense bfloat16 products, TFLOP/s (NVIDIA's data sheet)."""
 SKIPLESS: Mapping[str, Any] = {"skip": False, "init": {"name": "skipless"}}
 
 
@@ -136,6 +135,8 @@ class Reporter:
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
         self.rate = 1e9 * matmul_gflops(kit.device, torch.bfloat16 if kit.cuda else torch.float32)
+        name = torch.cuda.get_device_name(kit.device) if kit.cuda else ""
+        self.peak = 1e12 * CARDS[named(name) or "h100"].peak("bf16")  # of a card without a data sheet here: an H100's
         self.flop: dict[int, float] = {}
         """Operations by batch: the public style's step has those of ours."""
 
@@ -153,7 +154,7 @@ class Reporter:
             self.flop[made.batch] = made.flop
         if (work := self.flop.get(made.batch)) is not None:
             rate = work / took * 1e3
-            facts = {"tflops": rate / 1e12, "of_matmul": rate / self.rate, "mfu": rate / 1e12 / BF16_TFLOPS}
+            facts = {"tflops": rate / 1e12, "of_matmul": rate / self.rate, "mfu": rate / self.peak}
         if (compiler := made.compiler) is not None:
             facts |= {"graphs": compiler.graphs, "problem": compiler.problem()}
         images = 1e3 * made.batch / took

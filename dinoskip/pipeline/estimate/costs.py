@@ -77,9 +77,8 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
     by_name = {variant.name: variant for variant in variants}
     swept = {variant.sweep: variant for variant in reversed(variants)}
     recipe, reckoned = recipe_of(study), StudyWork(images, variants, nodes)
-    passes: Precision = (
-        "bf16" if study.evaluate.precision == "auto" else study.evaluate.precision
-    )  # auto on a card is bf16
+    asked = study.evaluate.precision
+    passes: Precision = "bf16" if asked == "auto" else asked  # auto on a card is bf16
     memory = _peaks(reckoned, study, nodes)
     of_nodes: list[Cost] = []
     for node in nodes:
