@@ -46,20 +46,27 @@ def arithmetic() -> dict[str, str]:
 
 
 def kernels() -> str:
-    """Return which kernels BLAS and LAPACK, and torch where it is loaded, use: ``openblas SkylakeX, torch AVX512``.
+    """Return which kernels NumPy's BLAS, and torch where it is loaded, use: ``openblas SkylakeX, torch AVX512``.
 
-    They decide the last bits of products and eigenvectors. Libraries that are not loaded yet are not named.
+    They decide the last bits of products and eigenvectors. The copies of BLAS that other packages bring are not named:
+    whether they are loaded depends on what a process did before, and rows must not.
     """
     from threadpoolctl import threadpool_info  # commands that print text import this module
 
     blas = {
         f"{library['internal_api']} {library.get('architecture', '')}".strip()
         for library in threadpool_info()
-        if library["user_api"] == "blas"
+        if library["user_api"] == "blas" and not _is_of_another_package(Path(library["filepath"]))
     }
     torch = sys.modules.get("torch")  # importing it for this alone would take seconds
     dispatched = [] if torch is None else [f"torch {torch.backends.cpu.get_cpu_capability()}"]
     return ", ".join([*sorted(blas), *dispatched])
+
+
+def _is_of_another_package(library: Path) -> bool:
+    """Whether a wheel other than NumPy's brought a library: wheels keep them in ``NAME.libs``, on macOS in ``.dylibs``."""
+    bundled = library.parent.name.endswith((".libs", ".dylibs"))
+    return bundled and "numpy" not in {part.partition(".")[0] for part in library.parts}
 
 
 def _processor() -> str:

@@ -40,6 +40,7 @@ class Campaign:
         self._damaged: list[Path] = []  # in them
         self._gone: set[Path] = set()  # folders that were removed in them, by a disturbance or by this program
         self._number = 0
+        self._left = False  # whether a lock of an earlier event lay there when the last run began
 
     def log(self, entry: str, **content: Any) -> dict[str, Any]:
         """Append a line to ``log.jsonl``; the line."""
@@ -85,6 +86,7 @@ class Campaign:
         """One disturbed run, by one kind or two; its outcome."""
         self.site.write_data()
         slow, state = slowness(), self._prepare()
+        self._left = self._locks_left()
         kinds = [self._draw() for _ in range(1 if self.rng.random() < 0.75 else 2)]
         missing = [node for node in self.nodes if not list((self.site.study / "stages" / node).glob("[0-9a-f]*"))]
         node = self.rng.choice([*missing, ""]) if missing else ""
@@ -153,7 +155,7 @@ class Campaign:
         allowed = {code for kind in kinds for code in kind.codes}
         ends, first = [], None
         for running, codes in [(attempt.run, allowed), *attempt.beside]:
-            code, wrong = running.end(self.deadline + (STALE if self._locks(attempt.damaged) else 0))
+            code, wrong = running.end(self._limit(attempt.damaged))
             first = code if first is None else first
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
         if attempt.published is not None and not first and len(outputs(self.site.study)) > attempt.published + 1:
@@ -176,6 +178,15 @@ class Campaign:
         others = [*top, str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
         return of_end(code, running.log, allowed, named if code == 3 else others)
 
+    def _limit(self, damaged: list[Path]) -> float:
+        """Seconds that a run may take: longer where a lock that is held, or was left, can only be waited out."""
+        return self.deadline + (STALE if self._left or self._locks(damaged) else 0)
+
+    def _locks_left(self) -> bool:
+        """Whether locks lie there while no run is at work: of a run whose clock was another boot's, or whose disk had
+        become read-only."""
+        return any((self.site.study / RUNNING).rglob(".lock"))
+
     def _locks(self, damaged: list[Path]) -> bool:
         """Whether a lock is damaged, by this event or one before it: it is held until it is old."""
         return any(path.name == ".lock" for path in (*damaged, *self._damaged))
@@ -187,8 +198,9 @@ class Campaign:
         outcome, found, said = "", False, []
         for _ in range(TRIES):
             self.site.write_data()
+            self._left = self._locks_left()
             running = self.site.start_work()
-            code, wrong = running.end(self.deadline + (STALE if self._locks([]) else 0))
+            code, wrong = running.end(self._limit([]))
             outcome = f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, set(), [])
             if outcome.startswith("FAULT"):
                 said = running.log.splitlines()[-5:]
@@ -242,7 +254,8 @@ class Campaign:
         if code or wrong:
             return [f"gc: exit {code}", *wrong, *running.log.splitlines()[-3:]]
         there = {path.relative_to(self.site.disk).as_posix() for path in self.site.disk.rglob("*") if path.is_file()}
-        return sorted(there ^ self.files)
+        # verdicts on data are kept by the times of their files, which are others in a study that was made again
+        return sorted(name for name in there ^ self.files if "verdicts" not in Path(name).parts)
 
     def _keep(self, attempt: Attempt | None) -> None:
         """Copy a study in which a fault was seen, and what its processes said, and begin with nothing."""
