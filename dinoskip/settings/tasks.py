@@ -51,6 +51,18 @@ class StripPictures:
     photo: str
 
 
+@dataclass(frozen=True)
+class BlockPictures:
+    """A picture a block, ``block{b}.jpg`` below ``folder``: the report shows that of each network's chosen block.
+
+    ``caption`` is a sentence that says what is seen, ``alt`` the same for those who do not see it.
+    """
+
+    folder: str
+    caption: str
+    alt: str
+
+
 Pictures = Literal["", "heads", "maps"] | SurfacePictures | StripPictures
 """What a task leaves for the gallery: nothing, the probe's heads, maps (:mod:`eval.picture_maps`), or one of these."""
 
@@ -196,6 +208,7 @@ class EvaluationTask:
         spoken: what tables say before the metric where that alone does not tell the task.
         baselines: the rules that look at no image, whose rows stand beside.
         pictures: what it leaves for the gallery.
+        block_pictures: what it leaves for the report, a picture a block.
         data_kind: the kind of data set that its command expects.
         options: flags of its command.
         hub: the task's name on the Hugging Face hub.
@@ -232,6 +245,7 @@ class EvaluationTask:
     spoken: str = ""
     baselines: tuple[str, ...] = ()
     pictures: Pictures = ""
+    block_pictures: BlockPictures | None = None
     data_kind: str = "voc"
     options: tuple[TaskOption, ...] = ()
     hub: str = "image-feature-extraction"

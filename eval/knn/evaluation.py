@@ -19,6 +19,7 @@ from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import classification_baselines
 from eval.knn.classify import knn_of_parts, knn_predictions
 from eval.knn.config import KnnConfig
+from eval.knn.pictures import NEIGHBOURS, write_neighbours
 from eval.rows import hits_row, row_like
 
 _Part = tuple[torch.Tensor, NDArray[np.int64]]
@@ -64,11 +65,11 @@ def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:
-    """Classify the CLS token of every block and write ``rows.json`` and ``records.npz``.
+    """Classify the CLS token of every block and write ``rows.json``, ``records.npz`` and pictures of neighbours.
 
     Features and labels (:class:`LabelledFolder`) are ``train`` and ``val``; the data set's name is in the context. Of
-    training features in windows the nearest so far are kept. One row a block and k, metric ``accuracy_k{k}`` in
-    percent, with its interval; then the majority class and chance, for each k.
+    training features in windows the nearest so far are kept, and no pictures are written. One row a block and k,
+    metric ``accuracy_k{k}`` in percent, with its interval; then the majority class and chance, for each k.
     """
     config: KnnConfig = given.settings
     train, val, folders = given.features["train"], given.features["val"], given.labels
@@ -90,4 +91,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     ]
     for record in recorded[: len(config.k)]:
         recorded += classification_baselines(labels, truth, classes, record.row)
-    return write_recorded_rows(given.out, val.ids, recorded)
+    rows = write_recorded_rows(given.out, val.ids, recorded)
+    if isinstance(train, FeatureStore):
+        write_neighbours((train, folders["train"]), (val, folders["val"]), given.out / NEIGHBOURS)
+    return rows

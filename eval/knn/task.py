@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from dinoskip.settings.fields import READ_AT, Facets, Names
-from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.tasks import BlockPictures, EvaluationTask, FeatureRequest, TaskMetric
 from eval import knn
 from eval.knn.config import KnnConfig
 
@@ -55,9 +55,14 @@ TASK = EvaluationTask(
     evaluate=lambda given: knn.evaluate(given),
     headline=TaskMetric("accuracy_k*", "k-NN (k = *)", order=2),
     baselines=("majority class", "chance"),
+    block_pictures=BlockPictures(
+        "neighbours",
+        "k-NN: six images and their five nearest training images; green: the same class, vermilion: another.",
+        "images, each with its nearest training images, framed by whether they are of its class",
+    ),
     look={"size": 224},
     hub="image-classification",
-    version=4,
+    version=5,
     not_in_key=("datasets", "size", "facet"),
     key_without_name=True,
 )

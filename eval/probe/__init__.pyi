@@ -1,7 +1,7 @@
 from .config import PROTOCOLS, ProbeConfig
 from .evaluation import evaluate
 from .fit import LEARNING_RATES, ProbeResult, fit_probes
-from .heads import LinearHead, load_heads, predict, save_heads
+from .heads import LinearHead, head_classes, load_heads, predict, save_heads
 
 __all__ = [
     "LEARNING_RATES",
@@ -11,6 +11,7 @@ __all__ = [
     "ProbeResult",
     "evaluate",
     "fit_probes",
+    "head_classes",
     "load_heads",
     "predict",
     "save_heads",

@@ -95,3 +95,9 @@ def load_heads(path: Path) -> tuple[list[LinearHead], dict[str, Any]]:
     if several:
         heads.append(LinearHead(dict(sorted(several.items())), tensors["multiscale.bias"]))
     return heads, json.loads(metadata)
+
+
+def head_classes(path: Path) -> tuple[str, ...]:
+    """The names of the classes that heads of a file tell apart; () where it has none, or there is no file."""
+    metadata = read_tensor_header(path).metadata.get("dinoskip_heads") if path.is_file() else None
+    return tuple(json.loads(metadata).get("classes", ())) if metadata else ()

@@ -5,6 +5,7 @@ from .networks import signal_figure as signal_figure
 from .networks import spectrum_figure as spectrum_figure
 from .networks import weights_figure as weights_figure
 from .results import blocks_figure as blocks_figure
+from .results import classes_figure as classes_figure
 from .results import depth_figure as depth_figure
 from .results import epochs_figure as epochs_figure
 from .results import features_figure as features_figure

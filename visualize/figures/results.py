@@ -10,7 +10,18 @@ from typing import Any
 from dinoskip.decisions.failures import failed_cuts
 from dinoskip.results.rows import EvalResult
 from visualize.figures.curves import Curves, Groups, curves_figure, panel_groups
-from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
+from visualize.figures.drawing import (
+    Figure,
+    curve,
+    fitted,
+    heading,
+    legend,
+    levels,
+    mark,
+    panels,
+    several,
+    write_figure,
+)
 from visualize.pages import clean
 from visualize.palette import variant_colour, variant_places
 from visualize.roughness import ByBlock, typical
@@ -35,6 +46,10 @@ _BLOCKS_READING = (
 _FEATURES_READING = (
     "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier "
     "patches have a norm above 3 times the median; they are known of large ViTs and can hide an object from TokenCut."
+)
+_CLASSES_READING = (
+    "Each network at its chosen block. Look for classes at 0, which the mIoU averages with the others, and for classes "
+    "that only one network has."
 )
 _NAMES_APART = 0.075
 """Of the height of a panel: a line of 7.5 points in about 105."""
@@ -176,6 +191,58 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
 
     caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
     return write_figure(out, draw, caption, _epoch_words(benchmarks), _EPOCHS_READING)
+
+
+_MOST_CLASSES = 40  # bars of more do not fit a page; a data set of 150 classes has them all in tables
+
+
+def classes_figure(
+    sets: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], out: Path, order: Sequence[str]
+) -> Figure | None:
+    """IoU in percent of each class as bars, a panel a data set: ``{data set: {variant: [(class, IoU), ...]}}``.
+
+    Classes are in the order of their mean over the variants, the largest first, at most :data:`_MOST_CLASSES`.
+    ``order`` gives the order of colours. None where nothing is given.
+    """
+    means: dict[str, dict[str, float]] = {}
+    for dataset, variants in sets.items():
+        every: dict[str, list[float]] = {}
+        for name, value in (pair for pairs in variants.values() for pair in pairs):
+            every.setdefault(name, []).append(value)
+        ranked = sorted(every, key=lambda name: -sum(every[name]) / len(every[name]))
+        means[dataset] = {name: sum(every[name]) / len(every[name]) for name in ranked}
+    if not any(means.values()):
+        return None
+    places = variant_places(list(order))
+    most = max(min(len(classes), _MOST_CLASSES) for classes in means.values())
+    bars = max(map(len, sets.values()))
+
+    def draw() -> Any:
+        figure, grid = panels(len(means), (4.6, 0.9 + most * (0.13 + 0.07 * bars)))
+        for axes, (dataset, classes) in zip(grid, means.items(), strict=True):
+            names = list(classes)[:_MOST_CLASSES]
+            thick = 0.8 / len(sets[dataset])
+            for number, (variant, pairs) in enumerate(sets[dataset].items()):
+                values = dict(pairs)
+                at = [line - 0.4 + (number + 0.5) * thick for line in range(len(names))]
+                colour = variant_colour(places[variant])
+                axes.barh(at, [values.get(name, 0.0) for name in names], thick, color=colour, label=variant)
+            axes.set_yticks(range(len(names)), [fitted(name, 1.3, 7.5) for name in names], fontsize=7.5)
+            axes.set_ylim(len(names) - 0.4, -0.6)
+            axes.grid(True, axis="x")
+            axes.grid(False, axis="y")
+            best_of = f"the {_MOST_CLASSES} best of " if len(classes) > _MOST_CLASSES else ""
+            heading(axes, f"{dataset}, {best_of}{len(classes)} classes")
+            axes.set_xlabel("IoU, %")
+        legend(figure, grid, order)
+        return figure
+
+    words = [
+        f"{dataset}: best {clean(next(iter(classes)), 40)} {next(iter(classes.values())):.1f}"
+        for dataset, classes in means.items()
+        if classes
+    ]
+    return write_figure(out, draw, "Linear probe, IoU by class", ". ".join(words) + ".", _CLASSES_READING)
 
 
 def _together(axes: Any, points: Mapping[int, float], number: int) -> None:

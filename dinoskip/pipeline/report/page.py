@@ -16,6 +16,7 @@ from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
+from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, classes_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
@@ -28,6 +29,7 @@ from dinoskip.results.records import ImageRecords, read_records
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_in
 from dinoskip.runtime.console import read_metrics
 from dinoskip.runtime.environment import describe
+from dinoskip.settings import tasks
 from dinoskip.settings.config import dump, flatten
 from visualize import figures
 from visualize.report import Preview, Report, build_report
@@ -66,7 +68,7 @@ def write_page(task: Task) -> None:
             report,
             figures=_figures(task, report, analysis, Path(scratch)),
             papers=_papers(task, report, analysis),
-            **_pictures(task),
+            **_pictures(task, block_pictures(task, report)),
             diagnostics=[
                 *_measures(task, analysis),
                 *_tables(task, analysis),
@@ -269,6 +271,7 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         figures.online_figure(logs, out / "online"),
         figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
+        figures.classes_figure(classes_of(task, report, tasks.task("probe")), out / "classes", list(kept)),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),
     ]
@@ -426,15 +429,16 @@ def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[Print
     return printed_tables(asked, StudyNumbers(report, labels, _tokens(task, analysis))) if asked else []
 
 
-def _pictures(task: Task) -> dict[str, Any]:
-    """The gallery, copied beside the page, its strip of pictures, and links to its contact sheets."""
+def _pictures(task: Task, of_tasks: Sequence[Preview]) -> dict[str, Any]:
+    """The gallery, copied beside the page, its strip of pictures, those of tasks, and links to its contact sheets."""
     source = task.inputs.get("gallery")
     if source is None:
-        return {}
+        return {"previews": of_tasks}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
     listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source)]
     scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
     previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
+    previews += of_tasks
     previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
     sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
     return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
