@@ -64,7 +64,7 @@ def kernels() -> str:
 
 
 def _is_of_another_package(library: Path) -> bool:
-    """Whether a wheel other than NumPy's brought a library: wheels keep them in ``NAME.libs`` or, on macOS, ``.dylibs``."""
+    """Whether a wheel that is not NumPy's brought a library: it lies in ``NAME.libs``, on macOS in ``.dylibs``."""
     bundled = library.parent.name.endswith((".libs", ".dylibs"))
     return bundled and "numpy" not in {part.partition(".")[0] for part in library.parts}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,13 @@ import torch
 from PIL import Image
 
 import eval.knn.evaluation
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult, read_rows
 from eval.knn import KnnConfig
+from eval.knn.pictures import NEIGHBOURS, nearest_images
 from tests.helpers.folders import contents
 from tests.helpers.knn import knn_classify
 from tests.helpers.tasks import evaluation_of
@@ -25,23 +27,15 @@ from tests.helpers.tiny_vit import tiny_vit
 evaluate = evaluation_of("knn")
 
 
-class Images:
-    def __init__(self, root: Path, split: str, count: int) -> None:
-        root.mkdir(exist_ok=True)
-        self.root, self.ids = root, tuple(f"{split}{i}" for i in range(count))
-        self.labels = np.arange(count) % 2
-        rng = np.random.default_rng(count)
-        for name, label in zip(self.ids, self.labels, strict=True):
-            pixels = rng.integers(0, 60, (20, 24, 3)) + 180 * label
-            Image.fromarray(pixels.astype(np.uint8)).save(self.path(self.ids.index(name)))
-
-    class_names = ("dark", "light")
-
-    def path(self, i: int) -> Path:
-        return self.root / f"{self.ids[i]}.png"
-
-    def labels_of(self, ids: Sequence[str]) -> np.ndarray:
-        return self.labels[[self.ids.index(name) for name in ids]]
+def images(root: Path, split: str, count: int) -> LabelledFolder:
+    """Noise of two classes by turns, dark and light."""
+    rng = np.random.default_rng(count)
+    for number in range(count):
+        path = root / split / ("dark", "light")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 60, (20, 24, 3)) + 180 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return LabelledFolder.open(root / split)
 
 
 @pytest.mark.parametrize("backend", ["torch", "faiss"])
@@ -50,7 +44,7 @@ def test_windows_give_the_rows_of_stores(
 ) -> None:
     backbone = tiny_vit(8, 16, 2)
     transform = Transform(mode="center_crop", size=16)
-    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 6))}
+    sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 6))}
     train, val = (
         export(backbone, sets[split], tmp_path / split, "all", tokens=False, transform=transform) for split in sets
     )
@@ -60,6 +54,7 @@ def test_windows_give_the_rows_of_stores(
     for name, features in (("store", train), ("windows", windows)):
         config = KnnConfig(k=(1, 3, 11), backend=backend)
         evaluate(features, val, *sets.values(), tmp_path / name, config, {}, device="cpu")
+    shutil.rmtree(tmp_path / "store" / NEIGHBOURS)  # of windows nobody keeps what their pictures need
     assert contents(tmp_path / "windows") == contents(tmp_path / "store")
     for k, config in ((12, KnnConfig(k=(12,))), (3, KnnConfig(k=(3,), backend="ivf"))):
         with pytest.raises(ConfigError, match=f"k: {k} neighbours were asked of 11" if k == 12 else "ivf needs"):
@@ -69,7 +64,7 @@ def test_windows_give_the_rows_of_stores(
 def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
     backbone = tiny_vit(8, 16, 2)
     transform = Transform(mode="center_crop", size=16)
-    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
+    sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
     stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
     context = {"model": "tiny", "dataset": "shades"}
     rows = evaluate(*stores.values(), *sets.values(), tmp_path / "knn", KnnConfig(k=(1, 3)), context, device="cpu")
@@ -99,7 +94,7 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
 def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = tiny_vit(8, 16, 3)
     transform = Transform(mode="center_crop", size=16)
-    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
+    sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
     stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
     original, together = eval.knn.evaluation.knn_predictions, []
 
@@ -119,3 +114,32 @@ def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytes
     assert {row.protocol for row in rows("ivf", backend="ivf") if not row.is_baseline} == {
         "dino k-NN, temperature 0.07, ivf index"
     }
+
+
+def test_neighbours_are_drawn_framed_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone, transform = tiny_vit(8, 16, 2), Transform(mode="center_crop", size=16)
+    sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
+    train, val = (export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items())
+    monkeypatch.setattr(eval.knn.pictures, "_ROWS", 4)  # three parts of nine
+    rows = evaluate(train, val, *sets.values(), tmp_path / "knn", KnnConfig(k=(5,)), {}, device="cpu")
+    for block in (1, 2):
+        memory, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train.cls(block), val.cls(block)))
+        near = nearest_images(train, val, block, range(6), 5)
+        cosines = np.sort(queries.astype(np.float64) @ memory.T.astype(np.float64))[:, ::-1][:, :5]
+        found = np.take_along_axis(queries @ memory.T, near, axis=1)
+        np.testing.assert_allclose(found, cosines, atol=1e-6)
+        with Image.open(tmp_path / "knn" / NEIGHBOURS / f"block{block}.jpg") as sheet:
+            lines, places = np.indices(near.shape)
+            at = [
+                (place * 117 + 117 + 14 + 2, line * 117 + 56)
+                for line, place in zip(lines.flat, places.flat, strict=True)
+            ]
+            framed = np.array([sheet.getpixel(place) for place in at])
+        same = (sets["train"].labels[near] == sets["val"].labels[:, None]).ravel()
+        assert ((framed[:, 1] > framed[:, 0]) == same).all()  # green, else vermilion
+        votes = [
+            np.bincount(sets["train"].labels[line], np.exp(c / 0.07), 2) for line, c in zip(near, found, strict=True)
+        ]
+        right = np.mean(np.argmax(votes, axis=1) == sets["val"].labels)
+        (row,) = (row for row in rows if row.block == str(block))
+        assert row.value == pytest.approx(100 * right)

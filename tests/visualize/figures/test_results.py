@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dinoskip.results.rows import EvalResult
 from tests.visualize.figures.pictures import png_size
-from visualize.figures import blocks_figure, depth_figure, epochs_figure, roughness_figure
+from visualize.figures import blocks_figure, classes_figure, depth_figure, epochs_figure, roughness_figure
 
 
 def rows_at(epochs, level, **more):
@@ -94,3 +94,15 @@ def test_blocks_where_cuts_fail_are_crossed_out_and_have_no_shade(tmp_path):
     figure = blocks_figure({"a": rows}, tmp_path / "b")
     assert "cross: graph complete" in figure.reading
     assert not re.search(r"(fill-)?opacity: 0\.13", figure.light.read_text())
+
+
+def test_classes_are_in_the_order_of_their_means_and_forty_at_most(tmp_path):
+    two = {"skip": [("cat", 20.0), ("dog", 60.0)], "skipless": [("dog", 50.0), ("owl", 70.0)]}
+    figure = classes_figure({"pets": two}, tmp_path / "classes", ["skip", "skipless"])
+    drawn = re.findall("<!-- (cat|dog|owl) -->", figure.light.read_text())
+    assert drawn == ["owl", "dog", "cat"]
+    assert "owl 70.0" in figure.alt
+    many = {"skip": [(f"c{number}", float(number)) for number in range(150)]}
+    drawn = re.findall(r"<!-- (c\d+) -->", classes_figure({"many": many}, tmp_path / "m", ["skip"]).light.read_text())
+    assert drawn == [f"c{number}" for number in range(149, 109, -1)]
+    assert classes_figure({}, tmp_path / "none", ["skip"]) is None
