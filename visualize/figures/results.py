@@ -234,6 +234,7 @@ def classes_figure(
             best_of = f"the {_MOST_CLASSES} best of " if len(classes) > _MOST_CLASSES else ""
             heading(axes, f"{dataset}, {best_of}{len(classes)} classes")
             axes.set_xlabel("IoU, %")
+        figure.get_layout_engine().set(w_pad=0.12)  # inches: at other resolutions names are a little wider
         legend(figure, grid, order)
         return figure
 
