@@ -151,7 +151,9 @@ def _write_page(
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],
         **pictures,
-        "head_figures": _heads(pictures["figures"]),
+        "head_figures": _named(pictures["figures"], ("blocks", "features"))[:1],  # without scores the features' curves
+        # beside several networks' pictures the bars of each class would fill a screen: they are among the figures
+        "class_figures": _named(pictures["figures"], ("classes",)) if len(names) == 1 else [],
         "gallery": relative_link(report.gallery) if report.gallery else None,
         "sheets": _sheets(report.sheets),
         "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
@@ -164,10 +166,10 @@ def _write_page(
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
 
 
-def _heads(drawn: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """The curves that a page begins with: scores against block; without scores the features'."""
-    named = {PurePosixPath(figure["light"]).stem: figure for figure in drawn}
-    return [named[name] for name in ("blocks", "features") if name in named][:1]
+def _named(drawn: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[Mapping[str, str]]:
+    """The figures that go by these names, in their order."""
+    by_name = {PurePosixPath(figure["light"]).stem: figure for figure in drawn}
+    return [by_name[name] for name in names if name in by_name]
 
 
 def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
