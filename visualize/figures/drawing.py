@@ -224,7 +224,7 @@ def write_figure(out: Path, draw: Callable[[], Any], caption: str, alt: str, rea
     files = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
     with _theme():
         figure = draw()
-        figure.draw_without_rendering()
+        figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")  # computed once, the same in every file
         drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
         write_bytes(files.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
