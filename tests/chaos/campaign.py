@@ -18,7 +18,7 @@ from dinoskip.io.files import read_json, read_manifest
 from dinoskip.io.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs, places_of
-from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
+from tests.chaos.outcomes import INSIDE, contents, differences, names_of, of_end, output_of, problems
 from tests.chaos.site import ROOT, Running, Site
 from tests.chaos.works import WORKS
 
@@ -172,11 +172,16 @@ class Campaign:
             allowed = allowed | {75, -signal.SIGTERM, -signal.SIGKILL}
         if damaged and not self.site.is_study:  # a setting in config.json may be another, or the file be gone
             allowed = allowed | {2, 5}
-        top = [str(path) for path in damaged if path.parent == self.site.study]
-        if top:  # rows and pages that are not as they were made, and are not replaced
+        top = [str(path) for path in damaged if self._is_shown(path)]
+        if top:  # rows, pages and tables that are not as they were made, and are not replaced
             allowed = allowed | {2}
         others = [*top, str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
         return of_end(code, running.log, allowed, named if code == 3 else others)
+
+    def _is_shown(self, path: Path) -> bool:
+        """Whether a file is one of those that a study shows, which no node's output has: rows, the report's folder."""
+        inside = path.relative_to(self.site.study).parts if path.is_relative_to(self.site.study) else ()
+        return len(inside) == 1 or (self.site.is_study and bool(inside) and inside[0] not in INSIDE)
 
     def _limit(self, damaged: list[Path]) -> float:
         """Seconds that a run may take: longer where a lock that is held, or was left, can only be waited out."""
