@@ -19,7 +19,6 @@ from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import image_size
-from dinoskip.settings.config import settings_for_key
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -155,7 +154,7 @@ def plan_export(backbone: Backbone, dataset: ImageSet, settings: ExportSettings)
         "facet": facets if several else facets[0], "norm": norms if several else norms[0],
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
         "depth": backbone.depth, "dim": widths if several else widths[0], "patch_size": patch,
-        "transform": settings_for_key(transform),
+        "transform": transform.written,
         "grids": [[height // patch, width // patch] for height, width in (sizes if ragged else sizes[:1])],
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.images import read_image
 from dinoskip.io.resize import centre_crop, resize, short_side_size
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config, dump
 
 RESAMPLING = MappingProxyType(
     {
@@ -43,8 +43,8 @@ class Transform(Config):
 
     mode: Literal["square", "center_crop", "native", "rounded", "short_crop"] = "square"
     size: int = Field(default=224, ge=1)
-    resample: Annotated[Literal["bicubic", "bilinear", "lanczos", "nearest"], OmitDefaultFromKey()] = "bicubic"
-    flip: Annotated[bool, OmitDefaultFromKey()] = False
+    resample: Literal["bicubic", "bilinear", "lanczos", "nearest"] = "bicubic"
+    flip: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -53,6 +53,12 @@ class Transform(Config):
         if self.resample != "bicubic" and self.mode in {"native", "center_crop"}:
             raise ValueError(f"resample: {self.mode} is {'not resized' if self.mode == 'native' else 'bicubic'}")
         return self
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """As the manifest of a store has it: without the filter and the flip, which are newer, where they are usual."""
+        usual = {"resample": "bicubic", "flip": False}
+        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @property
     def ragged(self) -> bool:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dinoskip.plugins import ByName
 from dinoskip.runtime.console import log
-from dinoskip.settings.config import Config, OmitDefaultFromKey, Positive, implementation, no_duplicates
+from dinoskip.settings.config import Config, Positive, implementation, no_duplicates
 from dinoskip.settings.vit_config import PositionResize, TemperatureMode, VitConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TruncNormalInit(Config):
     """timm's and DINO's default, see :func:`dinoskip.init.trunc_normal_`; MLPs may start as those of ``skipless``."""
 
     name: Literal["trunc_normal"] = "trunc_normal"
-    mlp: Annotated[MlpInit, OmitDefaultFromKey()] = Field(
+    mlp: MlpInit = Field(
         "default", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled"
     )
 
@@ -60,14 +60,14 @@ class SkiplessInit(MethodConfig):
     name: Literal["skipless"] = "skipless"
     alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
-    beta_width: Annotated[int | None, OmitDefaultFromKey()] = Field(
+    beta_width: int | None = Field(
         None, ge=1, description="width that beta is for: at another D it is beta (beta_width / D)^0.737; null: at any"
     )
     c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
     heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
     mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
     noise: Noise = Field("normal", description="distribution of the noise")
-    scale: Annotated[Scale, OmitDefaultFromKey()] = Field(
+    scale: Scale = Field(
         "head", description="factor on Q K^T at the start; head: 1/sqrt(width/heads), none: 1, width: 1/sqrt(width)"
     )
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
@@ -96,8 +96,8 @@ class ConditionedInit(Config):
 
     name: Literal["conditioned"] = "conditioned"
     v: Values = Field("shared", description="W^V of a head: the first coordinates for every head, or blocks of its own")
-    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates), OmitDefaultFromKey()] = (
-        Field(("query", "key", "value"), description="matrices that are conditioned; the others start by the default")
+    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates)] = Field(
+        ("query", "key", "value"), description="matrices that are conditioned; the others start by the default"
     )
 
     @property
@@ -162,15 +162,13 @@ class CalibratedInit(Config):
     diagonal: float = Field(0.5, gt=0, lt=1, description="median attention of a patch to itself that is aimed at")
     max_scale: float = Field(4.0, gt=0, description="largest singular value of a head's W^Q W^K^T")
     c: Positive = Field(3.0, description="singular values of W^V and W^O")
-    mlp: Annotated[Mlp, OmitDefaultFromKey()] = Field(
+    mlp: Mlp = Field(
         "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
     )
-    mixing_heads: Annotated[int, OmitDefaultFromKey()] = Field(
+    mixing_heads: int = Field(
         0, ge=0, description="heads that average over all tokens at the start, in every mixing_every-th block"
     )
-    mixing_every: Annotated[int, OmitDefaultFromKey()] = Field(
-        4, ge=1, description="blocks from one with mixing_heads to the next"
-    )
+    mixing_every: int = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
@@ -184,7 +182,7 @@ class MaeInit(MethodConfig):
 
     place = "dinoskip.init.mae:mae_tensors"
     name: Literal["mae"] = "mae"
-    zero_branches: Annotated[bool, OmitDefaultFromKey()] = Field(
+    zero_branches: bool = Field(
         False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
     )
 
@@ -236,7 +234,7 @@ class ModelConfig(VitConfig):
         "dino", description="how positions are resized for crops of other sizes: as facebookresearch/dino or timm does"
     )
     init: InitConfig = TruncNormalInit()
-    reparametrise: Annotated[Reparametrisation | None, OmitDefaultFromKey()] = Field(
+    reparametrise: Reparametrisation | None = Field(
         None, description="scales moved into the weights of every block, for any init; the function stays the same"
     )
     drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student that keeps its skips")

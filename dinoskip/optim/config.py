@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from dinoskip.optim.schedules import Beta, Scheduled
 from dinoskip.plugins import ByName
-from dinoskip.settings.config import OmitDefaultFromKey, implementation
+from dinoskip.settings.config import implementation
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +22,7 @@ class AdamWConfig(Scheduled):
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    layer_decay: Annotated[float, OmitDefaultFromKey()] = Field(
-        1.0, gt=0, le=1, description="rate of a block over the next's"
-    )
+    layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a block over the next's")
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
@@ -41,12 +39,8 @@ class RefreshConfig(Scheduled):
 
     state_bytes: ClassVar[float] = 38.5  # factors and bases of a ViT-S's matrices, and moments
 
-    stagger: Annotated[bool, OmitDefaultFromKey()] = Field(
-        False, description="refresh each shape's bases at a step of its own"
-    )
-    tf32: Annotated[bool, OmitDefaultFromKey()] = Field(
-        False, description="on a GPU, into the bases and back in TF32; factors and bases stay float32"
-    )
+    stagger: bool = Field(False, description="refresh each shape's bases at a step of its own")
+    tf32: bool = Field(False, description="on a GPU, into the bases and back in TF32; factors and bases stay float32")
 
 
 class PreconditionedConfig(RefreshConfig):

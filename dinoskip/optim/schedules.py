@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -23,7 +23,7 @@ class Scheduled(Config):
     min_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the cosine (not scaled)")
     weight_decay: float = Field(0.04, ge=0, description="at the first step")
     weight_decay_end: float = Field(0.4, ge=0, description="at the end of its cosine")
-    decay_to: Annotated[Literal["zero", "init"], OmitDefaultFromKey()] = Field(
+    decay_to: Literal["zero", "init"] = Field(
         "zero", description="what weight decay pulls to: zero, or the weights that training starts with"
     )
 

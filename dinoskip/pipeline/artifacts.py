@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ from dinoskip.io.files import (
     write_manifest,
 )
 from dinoskip.io.output import own_folder, refuse_links_in, remove, remove_aside
+from dinoskip.settings.config import with_defaults
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
@@ -41,8 +43,6 @@ VOLATILE = (
 )
 LEFT_OUT = ("boards",)  # folders of side services, which may write there when all else is done
 PARTIAL = ".partial-"
-RENAMED = ("features",)
-"""Stages whose nodes had other names: their outputs of that time are found by their keys."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +98,31 @@ class Artifacts:
     def __init__(self, study: Path) -> None:
         self.root = study / "stages"
         self.records = study / "records"
-        self._found: dict[str, dict[str, Path]] = {}  # stage -> key -> output
 
     def path(self, node: str, key: str) -> Path:
-        """Directory of a published output: the node's own, or what the node had another name for (:data:`RENAMED`)."""
-        folder, stage = self.root / node / key[:16], node.partition("/")[0]
-        if folder.is_dir() or stage not in RENAMED:
-            return folder
-        other = self._of_stage(stage).get(key[:16], folder)
-        return other if other.is_dir() else folder
+        """Directory of a published output."""
+        return self.root / node / key[:16]
 
-    def _of_stage(self, stage: str) -> dict[str, Path]:
-        """The outputs of a stage that were there when this was first asked, by the beginning of their key."""
-        if stage not in self._found:
-            marks = [path for name in (MANIFEST, RELEASED) for path in find_below(self.root / stage, name)]
-            self._found[stage] = {path.parent.name: path.parent for path in marks}
-        return self._found[stage]
+    def is_there(self, node: str, key: str) -> bool:
+        """Whether anything stands, or stood and was removed after use, where the output with this key is published."""
+        return any((self.path(node, key) / name).is_file() for name in (MANIFEST, RELEASED))
+
+    def made_as(self, node: str, record: Record, every: Mapping[str, Any]) -> str | None:
+        """The key of an output of this node whose record says the same as ``record``, whatever the rule of its key was.
+
+        ``every`` are the settings of ``record`` with all defaults. Of several the one made last.
+        """
+        found: list[tuple[int, str]] = []
+        for mark in sorted((self.root / node).glob(f"[0-9a-f]*/{MANIFEST}")):
+            try:
+                info = read_manifest(mark.parent).info
+                old, key = Record(**info["record"]), str(info["key"])
+            except (DataError, KeyError, TypeError):
+                continue
+            same = replace(old, settings=record.settings) == record
+            if same and _read_alike(with_defaults(old.settings, every, record.settings)) == _read_alike(every):
+                found.append((mark.stat().st_mtime_ns, key))
+        return max(found)[1] if found else None
 
     def partial(self, node: str, key: str) -> Path:
         """Directory in which the output is built; kept when a run is killed, so that a stage can resume in it."""
@@ -233,6 +242,12 @@ class Artifacts:
         """Published outputs that the current plan does not use, and what is left of those released."""
         there = set(self.published()) | {path.parent for path in self.root.rglob(RELEASED)}
         return sorted(path for path in there if path not in current)
+
+
+def _read_alike(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON, without the version of dinoskip that a labelled training's rows name: it changes no weight."""
+    context = {key: value for key, value in settings.get("context", {}).items() if key != "version"}
+    return dict(json.loads(json.dumps({**settings, "context": context})))
 
 
 def _holds_anything(path: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import hash_of
@@ -17,23 +17,34 @@ from dinoskip.runtime.console import log
 from dinoskip.settings.config import Config, flatten, settings_for_key
 
 State = Literal["cached", "run", "blocked", "damaged"]
+SettingsOf = Callable[[Config], dict[str, Any]]
+"""What of a configuration is in a record: :func:`settings_for_key`, or every setting of it."""
 NAMED = 3  # inputs that a blocked node is said to wait for
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Settings of a node that stay the objects that they were validated as."""
+    """Settings of a node that stay the objects that they were validated as.
+
+    ``lasting``: an output that an earlier version made under another key is used, if its record says the same.
+    """
+
+    lasting: ClassVar[bool] = False
 
     def plain(self) -> dict[str, Any]:
-        """Settings as plain containers, which are hashed; those that are None are left out."""
-        values = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        """Settings as plain containers, which are hashed."""
+        return self.recorded(settings_for_key)
+
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
+        """Settings as plain containers, of configurations what ``settings_of`` gives; None is left out."""
+        values = {part.name: _plain(getattr(self, part.name), settings_of) for part in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, settings_of: SettingsOf) -> Any:
     if isinstance(value, Config):
-        return settings_for_key(value)
-    return {name: _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
+        return settings_of(value)
+    return {name: _plain(part, settings_of) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,8 @@ class Node:
     ``settings`` is all that the stage function may read of the configuration and is part of the key, as are those of
     the data that it reads, ``dataset``; ``runtime`` (paths, workers) is not. ``external`` returns content hashes of
     files outside the study, and ``changed`` the names of those that were written to since. ``order_only`` are nodes
-    whose output it reads without any effect on its own, so that they are no part of the key either.
+    whose output it reads without any effect on its own, so that they are no part of the key either. ``every`` gives
+    ``plain`` with all defaults: with it, an output that an earlier version made under another key is found, and stays.
     """
 
     id: str
@@ -57,6 +69,7 @@ class Node:
     version: int = 1
     order_only: Mapping[str, str] = field(default_factory=dict)
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    every: Callable[[], Mapping[str, Any]] | None = None
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -152,6 +165,7 @@ class Planner:
         self.nodes, self.readers = order(nodes, readers), readers or {}
         self.artifacts, self.trainings, self.retrain = artifacts, trainings, retrain
         self.made: set[str] = set()  # nodes that this run has made
+        self._every: dict[str, Mapping[str, Any]] = {}
         self._told: set[str] = set()  # what has been said of changed files
         self.outputs: dict[str, str] = {}  # node id -> output hash, once known
         self.keys: dict[str, str] = {}  # node id -> key, once its inputs are known
@@ -172,7 +186,7 @@ class Planner:
         if waiting:
             return self._blocked(node, waiting)
         record = record_of(node, self.outputs, external)
-        key = self.keys[node.id] = key_of(record)
+        key = self.keys[node.id] = self._adopted(node, record) or key_of(record)
         self.outputs.pop(node.id, None)
         training = node.stage in self.trainings
         contents = training and self.retrain and node.id not in self.made
@@ -194,6 +208,15 @@ class Planner:
             return self._blocked(node, order_only)
         reason = f"damaged: {_joined(standing.damage)}" if standing.damage else self._reason(node, record)
         return PlannedNode(node, "run", reason, key)
+
+    def _adopted(self, node: Node, record: Record) -> str | None:
+        """The key of an output of the same settings that an earlier version made, if this one has made none."""
+        key = key_of(record)
+        if node.every is None or self.artifacts.is_there(node.id, key):
+            return None
+        if node.id not in self._every:
+            self._every[node.id] = node.every()
+        return self.artifacts.made_as(node.id, record, self._every[node.id])
 
     def tell_changed(self, lines: Iterable[str]) -> None:
         """Warn once of each volatile file that is not as it was published."""

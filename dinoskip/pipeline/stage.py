@@ -18,7 +18,7 @@ from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.errors import DataError
 from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.results.rows import UNKNOWN_EPOCH
-from dinoskip.settings.config import Config, settings_for_key
+from dinoskip.settings.config import Config, every_setting, settings_for_key
 from dinoskip.settings.tasks import TaskOption
 
 if TYPE_CHECKING:
@@ -108,12 +108,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class DataInputs:
-    """What a node needs of a data set's split; ``outside`` are the hashes of files outside the study, by name."""
+    """What a node needs of a data set's split; ``outside`` are the hashes of files outside the study, by name.
+
+    ``every`` are the ``settings`` with all defaults.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     runtime: dict[str, Any] = field(default_factory=dict)
     outside: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    every: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,9 @@ class StudyNodes:
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
+        every = None
+        if isinstance(settings, NodeSettings) and settings.lasting:
+            every = partial(_every_setting, settings, data.every)
         node = Node(
             node_id,
             stage.name,
@@ -188,6 +195,7 @@ class StudyNodes:
             version=stage.version,
             order_only=order_only or {},
             dataset=data.settings,
+            every=every,
         )
         if self.nodes.setdefault(node_id, node).plain != node.plain:
             raise ValueError(f"{node_id}: asked for with different settings, which need different names")
@@ -264,6 +272,10 @@ class _OutsideFiles:
 def changed_files(files: Mapping[str, FilesAsRead]) -> list[str]:
     """Names of the sets of files that were written to since they were read."""
     return [name for name, read in files.items() if read.changed()]
+
+
+def _every_setting(settings: NodeSettings, dataset: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings.recorded(every_setting), **dataset}
 
 
 def quarters(depth: int) -> list[int]:

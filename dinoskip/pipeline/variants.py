@@ -13,7 +13,7 @@ from pydantic import Field
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import OptimizerConfig
-from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey, RawConfig, merge, validate
+from dinoskip.settings.config import Config, Distinct, RawConfig, merge, validate
 from dinoskip.settings.networks import Network, known_network, network_of_config
 from dinoskip.settings.specs import split_spec, training_of
 from dinoskip.training.supervised_config import with_defaults
@@ -30,7 +30,7 @@ class VariantsConfig(Config):
 
     model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")
     optimizer: tuple[str | dict[str, Any], ...] = Field(({},), description="changes to optimizer, or a name each")
-    seeds: Annotated[Distinct[Annotated[int, Field(ge=0)]], OmitDefaultFromKey()] = Field(
+    seeds: Distinct[Annotated[int, Field(ge=0)]] = Field(
         (), description="of training: each combination is trained with each; default: seed alone"
     )
 

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import read_regular
 from dinoskip.io.texts import decoded_text
-from dinoskip.plugins import ByName, content_of, order_of
+from dinoskip.plugins import NAMES, ByName, content_of, order_of
 
 
 class Config(BaseModel):
@@ -31,6 +32,8 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
     meant: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What to write for keys that it has not and that are often tried."""
+    key_version: ClassVar[int] = 1
+    """Part of keys: raised where a default, or what a setting means, is changed so that results change."""
 
 
 def implementation(place: str) -> Any:
@@ -414,24 +417,65 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     return flat
 
 
-@dataclass(frozen=True)
-class OmitDefaultFromKey:
-    """Marks a field (``Annotated[float, OmitDefaultFromKey()]``) that came after outputs of its section were published.
-
-    At its default it is no part of a stage's key, so that those outputs stay valid.
-    """
-
-
 def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:
-    """:func:`dump` as the key of a stage has it: without the fields named and :class:`OmitDefaultFromKey` defaults."""
-    tree = dump(config)
-    for name, field_info in type(config).model_fields.items():
+    """The settings that are part of a stage's key: those that are not at their default, but for the fields named.
+
+    So a setting that is added later, with a default that keeps results, leaves all keys as they were. A default that is
+    changed changes results under the same key: the class then gets another ``key_version``, or the stage or the task
+    another version (``tests/settings/test_defaults.py`` asks for it). What names a class (``name``, ``kind``,
+    ``objective``) is always part.
+    """
+    return _settings(config, without, every=False)
+
+
+def every_setting(config: Config, without: Collection[str] = ()) -> Tree:
+    """:func:`settings_for_key` with every default written out."""
+    return _settings(config, without, every=True)
+
+
+def _settings(config: Config, without: Collection[str], *, every: bool) -> Tree:
+    kind, tree = type(config), Tree()
+    for name, field_info in kind.model_fields.items():
         value = getattr(config, name)
-        added = any(isinstance(part, OmitDefaultFromKey) for part in field_info.metadata)
-        if name in without or (added and value == field_info.get_default(call_default_factory=True)):
-            tree.pop(name, None)
-        elif isinstance(value, Config):
-            tree[name] = settings_for_key(value)
-    if (content := content_of(type(config))) is not None:
+        if name in without or field_info.exclude:
+            continue
+        at_default = not field_info.is_required() and value == field_info.get_default(call_default_factory=True)
+        if every or not at_default or _names_its_class(field_info):
+            tree[name] = _value_for_key(value, every=every)
+    if kind.key_version != Config.key_version:
+        tree["key_version"] = kind.key_version
+    if (content := content_of(kind)) is not None:
         tree["plugin"] = content
     return tree
+
+
+def _names_its_class(field_info: FieldInfo) -> bool:
+    """Whether a field can have one value alone, by which a class is found."""
+    return typing.get_origin(field_info.annotation) is Literal and len(typing.get_args(field_info.annotation)) == 1
+
+
+def _value_for_key(value: Any, *, every: bool) -> Any:
+    if isinstance(value, Config):
+        return _settings(value, (), every=every)
+    if isinstance(value, Mapping):
+        return {name: _value_for_key(part, every=every) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_value_for_key(part, every=every) for part in value]
+    return to_jsonable_python(value)
+
+
+def with_defaults(old: Mapping[str, Any], every: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded settings with what they lack, where it is at its default today or names a class; they lack the rest.
+
+    ``old`` were recorded with some defaults or none, by an earlier version perhaps. ``every`` are all settings of today
+    (:func:`every_setting`), ``changed`` those that are not at their default (:func:`settings_for_key`).
+    """
+    filled = dict(old)
+    for name, value in every.items():
+        if name not in old:
+            if name not in changed or (name in NAMES and not isinstance(value, Mapping)):
+                filled[name] = value
+        elif isinstance(value, Mapping) and isinstance(old[name], Mapping):
+            inner = changed.get(name)
+            filled[name] = with_defaults(old[name], value, inner if isinstance(inner, Mapping) else {})
+    return filled

@@ -220,7 +220,6 @@ class EvaluationTask:
         version: part of the key of its results: raised when code changes them.
         resumes: whether it goes on in what a killed run has left.
         not_in_key: settings that say what is read, which its key has as inputs.
-        key_without_name: whether its key has its settings one by one, not under its name.
         as_published: how many of a paper's settings a row has, to prefer it.
     """
 
@@ -256,7 +255,6 @@ class EvaluationTask:
     version: int = 1
     resumes: bool = False
     not_in_key: Collection[str] = ("datasets", "facet")
-    key_without_name: bool = False
     as_published: Callable[[Any], int] = lambda _: 0
     order: int = LAST
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey, implementation
+from dinoskip.settings.config import Config, implementation
 
 ModelName = Literal[
     "vit_mini_patch8",
@@ -179,19 +179,19 @@ class VitConfig(Config):
         "vit_small_patch16", description="size and patch of the ViT, or timm:NAME for a network of timm"
     )
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
-    skip_weight: Annotated[SkipWeight | None, OmitDefaultFromKey()] = Field(
+    skip_weight: SkipWeight | None = Field(
         None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
     )
-    attention: Annotated[AttentionRows, OmitDefaultFromKey()] = Field(
+    attention: AttentionRows = Field(
         "softmax", description="what makes rows of attention of logits; entmax15: sparse, with exact zeros"
     )
-    layer_scale: Annotated[float | None, OmitDefaultFromKey()] = Field(
+    layer_scale: float | None = Field(
         None, gt=0, description="LayerScale: first gain of every branch, 1e-5 in DINOv2; needs all skips; null: none"
     )
-    registers: Annotated[int, OmitDefaultFromKey()] = Field(
+    registers: int = Field(
         0, ge=0, le=64, description="trained tokens beside the CLS token, without a position (4 in DINOv2)"
     )
-    cls_norms: Annotated[bool, OmitDefaultFromKey()] = Field(
+    cls_norms: bool = Field(
         False, description="the CLS token and registers have LayerNorms of their own, in every block and at the end"
     )
     depth: int | None = Field(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from dinoskip.plugins import Table, found
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.recipe import Job
 
@@ -110,15 +110,9 @@ class AddendsConfig(PretrainConfig):
     masks: ClassVar[bool] = False
     """Whether the student sees patches masked."""
 
-    koleo: Annotated[KoleoConfig | None, OmitDefaultFromKey()] = Field(
-        None, description="KoLeo on CLS tokens; null: none"
-    )
-    gram: Annotated[GramConfig | None, OmitDefaultFromKey()] = Field(
-        None, description="Gram anchoring of patches; null: none"
-    )
-    paka: Annotated[PakaConfig | None, OmitDefaultFromKey()] = Field(
-        None, description="patch kernel alignment; null: none"
-    )
+    koleo: KoleoConfig | None = Field(None, description="KoLeo on CLS tokens; null: none")
+    gram: GramConfig | None = Field(None, description="Gram anchoring of patches; null: none")
+    paka: PakaConfig | None = Field(None, description="patch kernel alignment; null: none")
 
     @model_validator(mode="after")
     def _is_installed(self) -> AddendsConfig:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip.settings.flops import dino_head_flops, dino_step_flops
 from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.pretrain_config import StepCost
@@ -23,7 +22,7 @@ class DinoConfig(TeacherStudentConfig):
     order: ClassVar[int] = 10
     extended_by: ClassVar[str] = "dino"
 
-    objective: Annotated[Literal["dino"], OmitDefaultFromKey()] = "dino"
+    objective: Literal["dino"] = "dino"
     preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
         None, exclude=True, description="a published recipe: the settings that are not given are its own"
     )

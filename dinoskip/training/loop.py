@@ -30,7 +30,7 @@ from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.runtime.heartbeat import ProgressCallback
-from dinoskip.settings.config import dump, flatten, settings_for_key
+from dinoskip.settings.config import dump, every_setting, flatten, settings_for_key
 from dinoskip.settings.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
@@ -105,10 +105,11 @@ def train(
         note(0, "looking at the images", PREPARING * config.rank_patience)
         found = dict(data())
         note(0, "comparing the images among ranks", config.rank_patience)
-        recorded = {**settings_for_key(job), "data": agree(found, "the images")}
+        read = {"data": agree(found, "the images")}
+        recorded, changed = ({**settings_of(job), **read} for settings_of in (every_setting, settings_for_key))
         note(0, "opening the run directory", config.rank_patience)
         with (
-            open_run(Path(run_dir), recorded, here, allow) as run,
+            open_run(Path(run_dir), recorded, here, allow, changed) as run,
             torch.random.fork_rng(gpus),
             watched(config.rank_timeout, run.lost),
         ):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from dinoskip.init.config import ModelConfig, TruncNormalInit, needs_images
 from dinoskip.optim.config import AdamWConfig, OptimizerConfig
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class TrainConfig(Config):
     rank_timeout: float = Field(
         120.0, gt=0, description="seconds without sign of life or progress that make a rank lost"
     )
-    rank_patience: Annotated[float, OmitDefaultFromKey()] = Field(
+    rank_patience: float = Field(
         900.0,
         gt=0,
         le=7200,

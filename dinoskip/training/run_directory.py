@@ -28,7 +28,7 @@ from dinoskip.io.output import refuse_links_in
 from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
 from dinoskip.runtime.distributed import World, on_main
 from dinoskip.runtime.environment import describe
-from dinoskip.settings.config import flatten
+from dinoskip.settings.config import flatten, with_defaults
 from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.guard import INTERRUPT, PREEMPT
@@ -203,7 +203,9 @@ def _refuse_shorter(path: Path, newest: Path, config: Mapping[str, Any]) -> None
         )
 
 
-def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> list[Change]:
+def _claim(
+    path: Path, config: Mapping[str, Any], world: World, allow: Collection[str], changed: Mapping[str, Any]
+) -> list[Change]:
     """Check that the locked directory is new or this run's; record environment and, if new, the configuration.
 
     A run without a checkpoint has nothing that another configuration could contradict, so it is new.
@@ -214,7 +216,8 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     allowed: list[Change] = []
     steps = list_checkpoints(path)
     if recorded.exists() and steps:
-        refused, allowed = compare_configs(_with_new_names(read_json(recorded)), config, allow)
+        began = with_defaults(_with_new_names(read_json(recorded)), config, changed)
+        refused, allowed = compare_configs(began, config, allow)
         if refused:
             refused.sort(key=lambda change: change.key.count("."))  # what a section is, before its details
             more = (f"{recorded}: and {len(refused) - NAMED} more",) if len(refused) > NAMED else ()
@@ -267,10 +270,15 @@ def rank_lost(path: Path, line: str) -> DinoskipError:
 
 @contextmanager
 def open_run(
-    path: Path, config: Mapping[str, Any], world: World, allow: Collection[str] = ()
+    path: Path,
+    config: Mapping[str, Any],
+    world: World,
+    allow: Collection[str] = (),
+    changed: Mapping[str, Any] | None = None,
 ) -> Iterator[RunDirectory]:
     """Lock and claim the directory, and see that status.json says how the block ended.
 
+    ``changed`` are the settings of ``config`` that are not at their default: an earlier version's run lacks others.
     Raises :class:`OutputInUse` if a living run is there, :class:`ConfigError` if it holds something else than a run, if
     it belongs to another configuration or cannot be written.
     """
@@ -281,7 +289,7 @@ def open_run(
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"{path}: not a directory", "choose another output directory")
             locks.append(held.enter_context(directory_lock(path)))
-            return _claim(path, config, world, allow)
+            return _claim(path, config, world, allow, config if changed is None else changed)
 
         run = RunDirectory(path, world.is_main, config, on_main(claim), held, next(iter(locks), None))
         try:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip.training.addends_config import AddendsConfig
 
 Centering = Literal["centre", "sinkhorn"]
@@ -25,7 +24,7 @@ class TeacherStudentConfig(AddendsConfig):
     teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
     warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
     warmup_teacher_temp_epochs: int = Field(30, ge=0, description="epochs from warmup_teacher_temp to teacher_temp")
-    centering: Annotated[Centering, OmitDefaultFromKey()] = Field(
+    centering: Centering = Field(
         "centre", description="of the teacher's scores: a moving average is subtracted, or Sinkhorn's three iterations"
     )
     center_momentum: float = Field(0.9, ge=0, le=1, description="average of the centre")

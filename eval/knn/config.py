@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey
+from dinoskip.settings.config import Config, Distinct
 
 Backend = Literal["torch", "faiss", "ivf"]
 
@@ -17,10 +17,6 @@ class KnnConfig(Config):
     k: Distinct[Annotated[int, Field(ge=1)]] = Field(
         (10, 20), min_length=1, description="numbers of neighbours; each gives its own rows"
     )
-    temperature: Annotated[float, OmitDefaultFromKey()] = Field(
-        0.07, gt=0, description="votes weigh exp(cosine / temperature)"
-    )
-    backend: Annotated[Backend, OmitDefaultFromKey()] = Field(
-        "torch", description="what finds the neighbours: torch and faiss exactly, ivf nearly"
-    )
+    temperature: float = Field(0.07, gt=0, description="votes weigh exp(cosine / temperature)")
+    backend: Backend = Field("torch", description="what finds the neighbours: torch and faiss exactly, ivf nearly")
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")

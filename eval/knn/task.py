@@ -64,5 +64,4 @@ TASK = EvaluationTask(
     hub="image-classification",
     version=5,
     not_in_key=("datasets", "size", "facet"),
-    key_without_name=True,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.settings.config import Config, Distinct, OmitDefaultFromKey, no_duplicates
+from dinoskip.settings.config import Config, Distinct, no_duplicates
 from eval.protocols import LearningRates
 
 Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]
@@ -75,7 +75,7 @@ class OnlineProbeConfig(Config):
     val_split: str = Field("val", description="whose images are scored")
     train_images: int = Field(200, ge=2, description="images fitted on")
     val_images: int = Field(100, ge=1, description="images scored")
-    held_out: Annotated[bool, OmitDefaultFromKey()] = Field(
+    held_out: bool = Field(
         False, description="score images of train_split that are left out of the fit, in place of val_split"
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.settings.config import OmitDefaultFromKey, OneOrSeveral
+from dinoskip.settings.config import OneOrSeveral
 from eval.protocols import LearningRates, ProtocolConfig
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
@@ -115,7 +115,7 @@ class ProbeConfig(ProtocolConfig):
     stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
     holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")
     seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
-    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
+    pixels: bool = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

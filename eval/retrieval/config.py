@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey, OneOrSeveral
+from dinoskip.settings.config import Config, OneOrSeveral
 
 IndexName = Literal["flat", "ivf"]
 
@@ -19,10 +19,10 @@ class RetrievalConfig(Config):
     k: int = Field(30, ge=1, description="remembered patches that label one patch")
     temperature: float = Field(0.02, gt=0, description="labels are weighted by softmax(cosine / temperature)")
     index: IndexName = Field("flat", description="flat is exact, ivf faster")
-    few: Annotated[OneOrSeveral[Annotated[int, Field(ge=2)]], OmitDefaultFromKey()] = Field(
+    few: OneOrSeveral[Annotated[int, Field(ge=2)]] = Field(
         (), description="n: also with 1/n of the training images, drawn by class; [8, 64, 128] as published"
     )
-    draws: Annotated[OneOrSeveral[int], OmitDefaultFromKey()] = Field(
+    draws: OneOrSeveral[int] = Field(
         (42, 400, 783, 1293, 4019), min_length=2, description="seeds of the draws of few, whose mean is reported"
     )
 

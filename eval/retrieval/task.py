@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import retrieval
@@ -21,7 +20,7 @@ class RetrieveSection(RetrievalConfig):
     train_split: str = Field("train", description="whose patches are the memory")
     val_split: str = Field("val", description="whose images are reported")
     facet: Facets = Field(("out",), description=READ_AT)
-    lists: Annotated[Names, OmitDefaultFromKey()] = Field(
+    lists: Names = Field(
         (), description="splits that are parts of train_split: also with each alone, means over those of equal length"
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey, OneOrSeveral
+from dinoskip.settings.config import Config, OneOrSeveral
 from dinoskip.settings.cut_protocols import CutProtocol, treated
 from eval.tokencut.treatments import POSITIONS, Positions
 
@@ -51,15 +51,15 @@ class TokenCutConfig(Config):
     )
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
-    object_dino: Annotated[ObjectDinoConfig | None, OmitDefaultFromKey()] = Field(
+    object_dino: ObjectDinoConfig | None = Field(
         None, description="Object-DINO too, one box an image from the heads of all blocks; {} for its defaults"
     )
     overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
-    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+    centre: bool = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
-    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
-    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
+    positions: Positions = Field("keep", description=POSITIONS)
+    pixels: bool = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

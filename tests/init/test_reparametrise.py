@@ -60,4 +60,4 @@ def test_an_output_stays_beside_a_skip_and_is_refused_within_it() -> None:
 def test_off_is_no_part_of_a_key() -> None:
     assert "reparametrise" not in settings_for_key(ModelConfig())
     scaled = ModelConfig.model_validate({"skip": False, "reparametrise": {"k1": 3}})
-    assert settings_for_key(scaled)["reparametrise"] == {"k1": 3.0, "k2": 1.0, "c1": 1.0, "c2": 1.0}
+    assert settings_for_key(scaled)["reparametrise"] == {"k1": 3.0}

@@ -327,16 +327,6 @@ def test_what_variants_share_is_made_once_and_waited_for(tmp_path: Path) -> None
         assert (first.result(60), second.result(60)) == ({"data": "done"}, {"data": "cached"})
 
 
-def test_a_store_of_another_name_is_found_by_its_key(tmp_path: Path) -> None:
-    def state(*names: str) -> str:
-        nodes = [Node(name, "one", {"value": 1}) for name in names]
-        return run_states(tmp_path, nodes)[names[0]]
-
-    Runner(tmp_path, [Node("features/a/x-val", "one", {"value": 1})], Counter().table()).run({"features/a/x-val"})
-    assert state("features/a/x-val-square-64") == "cached", "named by what it is, where it had another name"
-    assert state("probe/a/x") == "run", "of other stages a name says whose result it is"
-
-
 def run_states(study: Path, nodes: list[Node]) -> dict[str, str]:
     planner = Runner(study, nodes, Counter().table()).planner
     return {step.node.id: step.state for step in planner.plan()}

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 
 
 class GalleryConfig(Config):
     """Which images the gallery shows and how; a change re-runs nothing but the gallery and the report."""
 
     first: int = Field(12, ge=1, le=100_000, description="images shown, from the start of the data set's list")
-    page: Annotated[int, OmitDefaultFromKey()] = Field(
+    page: int = Field(
         50, ge=1, le=500, description="images on a page; contact sheets and PCA bases are of the first page's"
     )
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")

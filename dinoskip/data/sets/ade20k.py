@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,7 +12,6 @@ from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
 from dinoskip.data.sets.signatures import ade20k_reduced, ade20k_shifted
-from dinoskip.settings.config import OmitDefaultFromKey
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
@@ -53,7 +52,7 @@ class Ade20kConfig(TrainSubset, PairedMasks):
     signatures = (ade20k_reduced, ade20k_shifted)
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
-    numbering: Annotated[Literal["published", "reduced"], OmitDefaultFromKey()] = Field(
+    numbering: Literal["published", "reduced"] = Field(
         "published", description="of masks: 0 other and 1 to 150; reduced: 0 to 149 and 255 other"
     )
 

@@ -18,7 +18,6 @@ from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map, wor
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, as_text, splits_of
 from dinoskip.data.sets.pairs import COCO_2017, PairedMasks, PairFolders, coco_images, known_split
 from dinoskip.data.sets.signatures import coco_stuff_numbering
-from dinoskip.settings.config import OmitDefaultFromKey
 
 StuffClasses = Literal["171", "182", "27", "15"]
 
@@ -146,7 +145,7 @@ class CocoStuffConfig(TrainSubset, PairedMasks):
     classes: Annotated[StuffClasses, BeforeValidator(as_text)] = Field(
         "171", description="how labels are grouped: 171 classes, or the 27 coarse ones"
     )
-    numbering: Annotated[Literal["published", "ids", "train_ids"], OmitDefaultFromKey()] = Field(
+    numbering: Literal["published", "ids", "train_ids"] = Field(
         "published", description="of masks: id less 1 and 255; ids: 1 to 182 and 0 unlabelled; train_ids: 0 to 170"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,7 +11,6 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.photographs import open_photographs, photographs_below
 from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.shards import Source
-from dinoskip.settings.config import OmitDefaultFromKey
 
 
 class ImagesConfig(DatasetKind):
@@ -20,9 +19,7 @@ class ImagesConfig(DatasetKind):
     splits = splits_of("images", all=None)  # checked once
     kind: Literal["images"] = "images"
     root: str = Field(description="folder of images, searched with its sub-folders")
-    everything: Annotated[bool, OmitDefaultFromKey()] = Field(
-        False, description="take every image, label maps too, and ask for no evidence"
-    )
+    everything: bool = Field(False, description="take every image, label maps too, and ask for no evidence")
 
     @property
     def dataset_name(self) -> str:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.sets.signatures import Signature
 from dinoskip.data.shards import Source
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config, dump
 
 
 class CheckedSplit(NamedTuple):
@@ -92,20 +92,18 @@ class DatasetKind(Config, ABC):
     order: ClassVar[int | None] = None
     """Its place among the kinds of plug-ins, the smallest first; None: behind those that have one, by name."""
 
-    limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
-        None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
-    )
-    skip_broken: Annotated[bool, OmitDefaultFromKey()] = Field(
+    limit: int | None = Field(None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all")
+    skip_broken: bool = Field(
         False, description="leave out of an evaluated split what is broken; rows say how many (left_out)"
     )
 
-    label_orientation: Annotated[Literal["auto", "upright", "stored"], OmitDefaultFromKey()] = Field(
+    label_orientation: Literal["auto", "upright", "stored"] = Field(
         "auto",
         description="how masks and boxes lie of photographs that EXIF turns, where sizes do not say it: upright, as "
         "drawing tools show them; stored, on the pixels as stored; auto: as the photographs themselves show",
     )
 
-    mask_turn: Annotated[int, OmitDefaultFromKey()] = Field(
+    mask_turn: int = Field(
         1,
         ge=1,
         le=8,
@@ -146,6 +144,11 @@ class DatasetKind(Config, ABC):
 
 class Synthetic(DatasetKind):
     """A kind that is made from photographs inside installed packages, by a study's ``data`` stage; it has no root."""
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The settings that its files are made by, as their folder records them."""
+        return {key: value for key, value in dump(self).items() if key not in DatasetKind.model_fields}
 
     @abstractmethod
     def generate(self, out: Path) -> Path:

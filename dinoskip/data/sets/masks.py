@@ -19,7 +19,7 @@ from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.data.splits import split_path
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import read_regular
-from dinoskip.settings.config import Distinct, OmitDefaultFromKey
+from dinoskip.settings.config import Distinct
 
 MAX_LABELS = 16 << 20  # bytes of a JSON of labels
 
@@ -64,11 +64,11 @@ class MasksConfig(TrainSubset, PairedMasks):
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
     masks: str = Field("masks/{split}", description="folder of mask PNGs; {split} stands for the split")
     classes: str = Field("classes.txt", description="file with a class name a line")
-    mask_ending: Annotated[str | None, OmitDefaultFromKey()] = Field(
+    mask_ending: str | None = Field(
         None, description="what names of masks have after the image's name, such as _mask; null: as they are found"
     )
     first_value: int = Field(0, ge=0, le=254, description="mask value of the first class")
-    values: Annotated[Distinct[Annotated[int, Field(ge=0, le=255)]], OmitDefaultFromKey()] = Field(
+    values: Distinct[Annotated[int, Field(ge=0, le=255)]] = Field(
         (), description="mask value of each class, such as [0, 255]; empty: first_value and the next ones"
     )
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -29,7 +29,6 @@ from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.io.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.io.output import remove
 from dinoskip.runtime.randomness import numpy_rng
-from dinoskip.settings.config import OmitDefaultFromKey, settings_for_key
 
 YEAR = 2012  # of the VOC layout they are written in
 RECIPE = "scenes.json"
@@ -47,10 +46,15 @@ class ScenesConfig(SplitSynthetic):
     classes: int = Field(default=6, ge=2, le=len(KINDS), description="kinds of objects")
     max_objects: int = Field(default=3, ge=1, le=5, description="most objects in a scene")
     seed: int = Field(default=0, ge=0, description="of all draws")
-    objects: Annotated[Literal["cutouts", "shapes"], OmitDefaultFromKey()] = Field(
+    objects: Literal["cutouts", "shapes"] = Field(
         default="cutouts",
         description="cutouts: one photograph a class, known by its colours; shapes: drawn, a class is a form",
     )
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """As the set's folder records it: without ``objects``, which is newer, where they are cut out."""
+        return {key: value for key, value in super().recipe.items() if (key, value) != ("objects", "cutouts")}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -223,7 +227,7 @@ def generated(
     It appears complete or not at all. One of the same configuration is returned as it is; raises :class:`OutputInUse`
     if ``final`` is there and holds anything else.
     """
-    recipe = {"version": version, **settings_for_key(config, without={"limit"})}
+    recipe = {"version": version, **config.recipe}
     if final.exists():
         if (final / recipe_file).is_file() and read_json(final / recipe_file) == recipe:
             return final

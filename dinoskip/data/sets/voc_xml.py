@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,7 +17,6 @@ from dinoskip.data.sets.masks import read_classes
 from dinoskip.data.sets.voc import labelled_by_largest_box
 from dinoskip.data.splits import split_path
 from dinoskip.errors import DataError
-from dinoskip.settings.config import OmitDefaultFromKey
 
 
 class VocXmlConfig(DatasetKind):
@@ -29,9 +28,7 @@ class VocXmlConfig(DatasetKind):
     kind: Literal["voc_xml"] = "voc_xml"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("{split}", description="folder of images; {split} stands for the split")
-    annotations: Annotated[str | None, OmitDefaultFromKey()] = Field(
-        None, description="folder of XMLs; null: beside the images"
-    )
+    annotations: str | None = Field(None, description="folder of XMLs; null: beside the images")
     classes: str = Field("classes.txt", description="file with a class name a line, if there is one")
 
     @property

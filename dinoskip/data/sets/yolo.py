@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +22,7 @@ from dinoskip.data.splits import split_path
 from dinoskip.data.tool_outlines import bounds_of_points
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_regular
-from dinoskip.settings.config import OmitDefaultFromKey, read_yaml
+from dinoskip.settings.config import read_yaml
 
 LISTS = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
 """Files in which tools name the classes, in the order in which they are looked for."""
@@ -123,7 +123,7 @@ class YoloConfig(DatasetKind):
     root: str = Field(description="folder with data.yaml, images and labels")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
     labels: str = Field("labels/{split}", description="folder of texts; {split} stands for the split")
-    classes: Annotated[str | None, OmitDefaultFromKey()] = Field(
+    classes: str | None = Field(
         None, description="file that names the classes; null: data.yaml, dataset.yaml, classes.txt or obj.names"
     )
 

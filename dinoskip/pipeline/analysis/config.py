@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 from dinoskip.settings.vit_config import ModelName
 from eval.online.config import OnlineKnnConfig
 
@@ -51,6 +51,6 @@ class AnalyzeSection(Config):
     )
     spectrum_tokens: int = Field(32, ge=1, description="tokens, evenly spaced in a photograph, at which they are taken")
     quantise: QuantiseConfig | None = Field(None, description="k-NN with rounded weights and activations; null: none")
-    label_free: Annotated[LabelFreeConfig | None, OmitDefaultFromKey()] = Field(
+    label_free: LabelFreeConfig | None = Field(
         None, description="measures without labels, and the epoch that each would choose; null: none"
     )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
-from dinoskip.settings.config import settings_for_key
+from dinoskip.settings.config import every_setting, settings_for_key
 
 OF_LABELLED = frozenset({"limit", "skip_broken", "label_orientation"})
 """Settings that say which images of a labelled split are evaluated, and how their labels lie."""
@@ -19,10 +19,11 @@ class DataSettings(NodeSettings):
     """The settings of a data set to compose."""
 
     scenes: Synthetic
+    lasting = True
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
-        return {"scenes": settings_for_key(self.scenes, without=OF_LABELLED)}
+        return {"scenes": {key: value for key, value in settings_of(self.scenes).items() if key not in OF_LABELLED}}
 
 
 def run(task: Task) -> None:
@@ -39,10 +40,14 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     config = nodes.study.data[name]
     read = {"kind": config.kind, "split": split}
     unlabelled = all("pretraining" in content for content in contents)  # of which nothing is left out
-    settings = settings_for_key(config, without={"root", "kind", *(OF_LABELLED if unlabelled else ())})
+    without = {"root", "kind", *(OF_LABELLED if unlabelled else ())}
+    settings, every = settings_for_key(config, without), every_setting(config, without)
     if isinstance(config, Synthetic):
         node = nodes.add(STAGE, name, DataSettings(config))
-        settings = {key: value for key, value in settings.items() if key in OF_LABELLED}
-        return DataInputs({"dataset": {**read, **settings}}, {"data": node}, {"config": config})
-    outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
-    return DataInputs({"dataset": {**read, **settings}}, {}, {"config": config}, outside)
+        settings, every = ({key: own[key] for key in own if key in OF_LABELLED} for own in (settings, every))
+        inputs, outside = {"data": node}, {}
+    else:
+        inputs = {}
+        outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
+    of_key, of_record = ({"dataset": {**read, **own}} for own in (settings, every))
+    return DataInputs(of_key, inputs, {"config": config}, outside, of_record)

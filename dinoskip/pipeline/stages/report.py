@@ -15,7 +15,7 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.settings.config import settings_for_key
+from dinoskip.settings.config import dump
 from dinoskip.settings.tasks import tasks
 from visualize.report.config import ReportConfig
 
@@ -63,7 +63,11 @@ def _card(study: StudyBase) -> dict[str, Any]:
     if study.precision != "fp32":
         card["evaluate"]["precision"] = study.precision
     pretrain = study.find(PretrainSection)
-    return card | ({} if pretrain is None else {"pretrain": settings_for_key(pretrain, without=FREE)})
+    if pretrain is not None:
+        card["pretrain"] = {
+            key: value for key, value in dump(pretrain).items() if key not in FREE and value is not None
+        }
+    return card
 
 
 def run(task: Task) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.init.config import ModelConfig
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
 from dinoskip.plugins import content_of_part
 from dinoskip.settings.config import Config, settings_for_key
@@ -31,6 +31,7 @@ class StartSettings(NodeSettings):
 
     seed: int
     model: ModelConfig
+    lasting = True
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class TrainingSettings(NodeSettings):
     job: Job
     online: OnlineConfig
     data: Mapping[str, Config]
+    lasting = True
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """Settings as they are hashed; a subclass adds the recipe."""
-        model, optimizer = settings_for_key(self.job.model), settings_for_key(self.job.optimizer)
+        model, optimizer = settings_of(self.job.model), settings_of(self.job.optimizer)
         return {"seed": self.job.seed, "model": model, "optimizer": optimizer}
 
 
@@ -56,9 +58,9 @@ class PretrainSettings(TrainingSettings):
 
     job: PretrainJob
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
-        return {**super().plain(), "pretrain": hashed_recipe(settings_for_key(self.job.pretrain))}
+        return {**super().recorded(settings_of), "pretrain": hashed_recipe(settings_of(self.job.pretrain))}
 
 
 def hashed_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +88,7 @@ class FeatureSettings(NodeSettings):
     precision: str = "fp32"
     tokens: bool | None = None
     cls: bool | None = None
+    lasting = True
 
     @classmethod
     def of(
@@ -129,7 +132,7 @@ class FeatureSettings(NodeSettings):
         usual = {"tokens": label.tokens, "cls": label.cls}
         return {what: of for (what, usually), of in zip(usual.items(), self.reads, strict=True) if of != usually}
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
         facets, norms = list(self.facets), list(self.norms)
         return {
@@ -184,7 +187,7 @@ class TaskSettings(NodeSettings):
         content = content_of_part("tasks", self.record.name)
         optional = {"read": self.read, "backbone": self.backbone, "plugin": content}
         return {
-            **(settings if self.record.key_without_name else {self.record.name: settings}),
+            self.record.name: settings,
             "context": dict(self.context),
             **{name: getattr(self.study, name) for name in self.record.study_settings},
             **self.stated,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from dinoskip.pipeline.graph import SettingsOf
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.inputs import open_split
@@ -18,7 +19,6 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.results.rows import EvalResult, write_rows
 from dinoskip.runtime.arithmetic import kernels
 from dinoskip.runtime.console import read_metrics
-from dinoskip.settings.config import settings_for_key
 from dinoskip.settings.fields import Name
 from dinoskip.settings.specs import exported_weights
 from dinoskip.training.supervised_config import SupervisedConfig, SupervisedJob
@@ -41,10 +41,10 @@ class SupervisedSettings(TrainingSettings):
     job: SupervisedJob
     context: Mapping[str, Any]
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
-        recipe = hashed_recipe(settings_for_key(self.job.supervise))
-        return {**super().plain(), KEY: recipe, "context": dict(self.context)}
+        recipe = hashed_recipe(settings_of(self.job.supervise))
+        return {**super().recorded(settings_of), KEY: recipe, "context": dict(self.context)}
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

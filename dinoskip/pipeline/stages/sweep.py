@@ -14,6 +14,7 @@ from dinoskip.data.shards import Source
 from dinoskip.errors import NonFiniteError
 from dinoskip.io.files import read_json, write_json
 from dinoskip.io.output import remove
+from dinoskip.pipeline.graph import SettingsOf
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
@@ -26,10 +27,10 @@ from dinoskip.pipeline.stages.pretrain import (
     job_of,
     start_file,
 )
-from dinoskip.pipeline.stages.settings import PretrainSettings, hashed_recipe
+from dinoskip.pipeline.stages.settings import PretrainSettings
 from dinoskip.pipeline.variants import Variant
 from dinoskip.runtime.console import log, read_metrics
-from dinoskip.settings.config import Config, Distinct, Positive, dump, merge, settings_for_key
+from dinoskip.settings.config import Config, Distinct, Positive, dump, merge
 from dinoskip.settings.tasks import tasks
 from dinoskip.training.objectives import PretrainJob
 
@@ -94,23 +95,19 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class SweepSettings(PretrainSettings):
-    """Settings of a sweep: the job of a short run, of which the learning rate is replaced.
-
-    ``written`` is its recipe as the study writes it, which is what the key has.
-    """
+    """Settings of a sweep: the job of a short run, of which the learning rate is replaced."""
 
     section: SweepSection
-    written: Mapping[str, Any]
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """Settings as they are hashed, with those by which the rate is chosen."""
+        optimizer = {name: value for name, value in settings_of(self.job.optimizer).items() if name != "lr"}
         return {
-            **super().plain(),
-            "optimizer": settings_for_key(self.job.optimizer, without={"lr"}),
-            "pretrain": hashed_recipe(self.written),
+            **super().recorded(settings_of),
+            "optimizer": optimizer,
             "lr": list(self.section.lr),
             "extend": self.section.extend,
-            "online": {name: settings_for_key(part) for name, part in self.online.parts.items()},
+            "online": {name: settings_of(part) for name, part in self.online.parts.items()},
         }
 
 
@@ -164,7 +161,6 @@ def add_nodes(nodes: StudyNodes) -> None:
     parts = {name: part.model_copy(update={"blocks": "all"}) for name, part in nodes.study.online.parts.items()}
     online = nodes.study.online.model_copy(update=parts)
     short = type(recipe).model_validate(short_recipe(dump(recipe), section))
-    written = short_recipe(settings_for_key(recipe), section)
     measured: dict[str, tuple[Any, ...]] = {}
     for part in online.parts.values():
         for split in part.splits:
@@ -178,7 +174,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         nodes.add(
             STAGE,
             variant.family or variant.name,
-            SweepSettings(job, online, nodes.study.data, section, written),
+            SweepSettings(job, online, nodes.study.data, section),
             inputs={f"data of {role}": node for role, node in order_only.items()},
             data=images,
             outside=measured,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
-from dinoskip.settings.config import Config, OmitDefaultFromKey, implementation
+from dinoskip.settings.config import Config, implementation
 from dinoskip.settings.flops import patch_flops, vit_flops
 from dinoskip.settings.vit_config import SHAPES, VitConfig
 from dinoskip.training.patch_contrast_config import JitterConfig
@@ -28,7 +28,7 @@ class TeacherConfig(Config):
     """A frozen backbone, which of its features are the target, and the losses of patches and of the CLS token."""
 
     backbone: str = Field("", description="weights:FILE, run:DIR, dino:FILE, timm:NAME, hub:... or hf:NAME")
-    store: Annotated[Path | None, OmitDefaultFromKey()] = Field(
+    store: Path | None = Field(
         None, description="in place of backbone: a feature store of the training images, whole; crops are cut from it"
     )
     weight: float = Field(1.0, gt=0, description="of this teacher's loss")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.init.config import ModelConfig, needs_images
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip.settings.flops import block_flops, patch_flops
 from dinoskip.settings.vit_config import SHAPES, VitConfig, layout_of
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
@@ -43,7 +42,7 @@ class MaeConfig(PretrainConfig):
         None, ge=32, multiple_of=32, description="width of the decoder; null: two thirds of the encoder's (32 a head)"
     )
     decoder_depth: int | None = Field(None, ge=1, description="blocks of the decoder; null: two thirds as many")
-    long_skips: Annotated[bool, OmitDefaultFromKey()] = Field(
+    long_skips: bool = Field(
         False,
         description="the decoder gets the tokens of every second encoder block, without a norm, and starts at zero",
     )

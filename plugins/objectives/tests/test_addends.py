@@ -316,5 +316,5 @@ def test_settings_without_addends_are_written_as_before() -> None:
 
     for objective in ("dino", *SMALL_OBJECTIVES):
         given = {} if objective == "dino" else {"objective": objective, **SMALL_OBJECTIVES[objective]}
-        written = settings_for_key(job_of(pretrain=given))["pretrain"]
+        written = settings_for_key(job_of(pretrain=given).pretrain)
         assert not {"koleo", "gram", "paka", "centering"} & set(written), objective

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 from dinoskip.settings.cut_protocols import CutProtocol
 from eval.tokencut.treatments import POSITIONS, Positions
 
@@ -22,11 +20,11 @@ class ObjectsConfig(Config):
     rounds: int = Field(3, ge=1, le=100, description="cuts of an image, so objects at most")
     size: int = Field(480, ge=16, description="side in pixels of the square that images are resized to")
 
-    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+    centre: bool = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
-    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
-    masks: Annotated[bool, OmitDefaultFromKey()] = Field(
+    positions: Positions = Field("keep", description=POSITIONS)
+    masks: bool = Field(
         False, description="score objects as masks, too: of kinds coco_json and coco20k, whose JSON has outlines"
     )
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from dinoskip.settings.config import Config, OmitDefaultFromKey
+from dinoskip.settings.config import Config
 from dinoskip.settings.cut_protocols import CutProtocol
 from eval.tokencut.treatments import POSITIONS, Positions
 
@@ -20,11 +18,11 @@ class SaliencyConfig(Config):
     tau: float = Field(0.2, ge=0, lt=1, description="cosine above which two patches are joined")
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
     solver: bool = Field(False, description="rows after the bilateral solver, too, whose soft maps are scored")
-    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+    centre: bool = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )
-    positions: Annotated[Positions, OmitDefaultFromKey()] = Field("keep", description=POSITIONS)
-    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
+    positions: Positions = Field("keep", description=POSITIONS)
+    pixels: bool = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

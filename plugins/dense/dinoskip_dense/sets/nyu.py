@@ -11,7 +11,7 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
 from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import confined, read_regular
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
 
 LISTS = {
@@ -71,7 +70,7 @@ class NyuConfig(DatasetKind):
     order = 10
     kind: Literal["nyu"] = "nyu"
     root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
-    per_metre: Annotated[float, OmitDefaultFromKey()] = Field(
+    per_metre: float = Field(
         1000.0, gt=0, description="value of a metre in depth maps: 1000 (millimetres), 5000, 256, ..."
     )
 

@@ -16,7 +16,6 @@ from dinoskip.data.segmentation import IGNORE
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, as_text, splits_of
 from dinoskip.data.sets.signatures import Finding
 from dinoskip.errors import DataError
-from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip_video.sequences import SequenceDataset, VideoSequence
 
 LEAST_FRAMES = 3
@@ -78,7 +77,7 @@ class DavisConfig(DavisLayout):
     order = 40
     kind: Literal["davis"] = "davis"
     root: str = Field(description="folder DAVIS, or the one above it")
-    numbering: Annotated[Literal["2017", "2016"], OmitDefaultFromKey(), BeforeValidator(as_text)] = Field(
+    numbering: Annotated[Literal["2017", "2016"], BeforeValidator(as_text)] = Field(
         "2017", description="of label maps: an object a value and 255 void; 2016: 255 is the one object"
     )
 
