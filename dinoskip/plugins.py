@@ -43,8 +43,6 @@ FILES = "DINOSKIP_PLUGINS"
 """Environment variable with the files of plug-ins, separated as in PATH."""
 PARTS = "PARTS"
 """What a file calls its table of parts."""
-NAMES = ("name", "kind", "objective")
-"""Fields of settings that say by which class a value is read."""
 LAST = 1000
 """Place of a part that has no ``order`` of its own, behind those that come with dinoskip."""
 
@@ -173,7 +171,7 @@ def _problem(group: str, name: str, part: Any, kind: type) -> str | None:
 def _name_of(settings: type[BaseModel]) -> Any:
     """The name of a class of settings: the default of its field ``name``, ``kind`` or ``objective``."""
     fields = settings.model_fields
-    return next((fields[key].default for key in NAMES if key in fields), None)
+    return next((fields[key].default for key in ("name", "kind", "objective") if key in fields), None)
 
 
 def order_of(part: Any, own: bool = False) -> int:

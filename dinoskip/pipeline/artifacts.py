@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -107,11 +107,15 @@ class Artifacts:
         """Whether anything stands, or stood and was removed after use, where the output with this key is published."""
         return any((self.path(node, key) / name).is_file() for name in (MANIFEST, RELEASED))
 
-    def made_as(self, node: str, record: Record, every: Mapping[str, Any]) -> str | None:
+    def made_as(self, node: str, record: Record, every: Mapping[str, Any], *, any_version: bool) -> str | None:
         """The key of an output of this node whose record says the same as ``record``, whatever the rule of its key was.
 
-        ``every`` are the settings of ``record`` with all defaults. Of several the one made last.
+        ``every`` are the settings of ``record`` with all defaults. ``any_version``: rows may name another version of
+        dinoskip, as those beside a training with labels do, whose weights it does not change. Of several the one made
+        last.
         """
+        ignored = {"version"} if any_version else set[str]()
+        asked = _comparable(every, ignored)
         found: list[tuple[int, str]] = []
         for mark in sorted((self.root / node).glob(f"[0-9a-f]*/{MANIFEST}")):
             try:
@@ -120,7 +124,7 @@ class Artifacts:
             except (DataError, KeyError, TypeError):
                 continue
             same = replace(old, settings=record.settings) == record
-            if same and _read_alike(with_defaults(old.settings, every, record.settings)) == _read_alike(every):
+            if same and _comparable(with_defaults(old.settings, every, record.settings), ignored) == asked:
                 found.append((mark.stat().st_mtime_ns, key))
         return max(found)[1] if found else None
 
@@ -244,9 +248,9 @@ class Artifacts:
         return sorted(path for path in there if path not in current)
 
 
-def _read_alike(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON, without the version of dinoskip that a labelled training's rows name: it changes no weight."""
-    context = {key: value for key, value in settings.get("context", {}).items() if key != "version"}
+def _comparable(settings: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Settings as JSON has them, without some fields of the context that rows repeat."""
+    context = {key: value for key, value in settings.get("context", {}).items() if key not in ignored}
     return dict(json.loads(json.dumps({**settings, "context": context})))
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
 from dinoskip.runtime.console import log
-from dinoskip.settings.config import Config, flatten, settings_for_key
+from dinoskip.settings.config import Config, flatten, settings_for_key, with_defaults
 
 State = Literal["cached", "run", "blocked", "damaged"]
 SettingsOf = Callable[[Config], dict[str, Any]]
@@ -24,12 +24,7 @@ NAMED = 3  # inputs that a blocked node is said to wait for
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Settings of a node that stay the objects that they were validated as.
-
-    ``lasting``: an output that an earlier version made under another key is used, if its record says the same.
-    """
-
-    lasting: ClassVar[bool] = False
+    """Settings of a node that stay the objects that they were validated as."""
 
     def plain(self) -> dict[str, Any]:
         """Settings as plain containers, which are hashed."""
@@ -214,9 +209,14 @@ class Planner:
         key = key_of(record)
         if node.every is None or self.artifacts.is_there(node.id, key):
             return None
+        training = node.stage in self.trainings
+        return self.artifacts.made_as(node.id, record, self._every_setting(node), any_version=training)
+
+    def _every_setting(self, node: Node) -> Mapping[str, Any]:
+        """The node's settings with all defaults (computed once), or as they are."""
         if node.id not in self._every:
-            self._every[node.id] = node.every()
-        return self.artifacts.made_as(node.id, record, self._every[node.id])
+            self._every[node.id] = node.plain if node.every is None else node.every()
+        return self._every[node.id]
 
     def tell_changed(self, lines: Iterable[str]) -> None:
         """Warn once of each volatile file that is not as it was published."""
@@ -245,7 +245,11 @@ class Planner:
         last = self.artifacts.last_record(node.id)
         if last is None:
             return "never run"
-        reasons = differences(last, record)
+        every = self._every_setting(node)
+        filled = replace(last, settings=with_defaults(last.settings, every, record.settings))
+        reasons = differences(filled, replace(record, settings=dict(every)))
+        if not reasons and key_of(last) != key_of(record):
+            return "its output is missing, and an earlier version made it under another key"
         if not reasons:
             return "its output is missing or incomplete"
         return "; ".join(reasons[:3]) + (f" and {len(reasons) - 3} more" if len(reasons) > 3 else "")

@@ -180,9 +180,6 @@ class StudyNodes:
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
-        every = None
-        if isinstance(settings, NodeSettings) and settings.lasting:
-            every = partial(_every_setting, settings, data.every)
         node = Node(
             node_id,
             stage.name,
@@ -195,7 +192,7 @@ class StudyNodes:
             version=stage.version,
             order_only=order_only or {},
             dataset=data.settings,
-            every=every,
+            every=partial(_every_setting, settings, data.every) if isinstance(settings, NodeSettings) else None,
         )
         if self.nodes.setdefault(node_id, node).plain != node.plain:
             raise ValueError(f"{node_id}: asked for with different settings, which need different names")

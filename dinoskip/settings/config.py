@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import read_regular
 from dinoskip.io.texts import decoded_text
-from dinoskip.plugins import NAMES, ByName, content_of, order_of
+from dinoskip.plugins import ByName, content_of, order_of
 
 
 class Config(BaseModel):
@@ -417,6 +417,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     return flat
 
 
+ONCE_UNNAMED = MappingProxyType({"objective": "dino"})
+"""What a record is of that does not say it: until version 0.2 a training by DINO did not name its objective."""
+
+
 def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:
     """The settings that are part of a stage's key: those that are not at their default, but for the fields named.
 
@@ -440,7 +444,7 @@ def _settings(config: Config, without: Collection[str], *, every: bool) -> Tree:
         if name in without or field_info.exclude:
             continue
         at_default = not field_info.is_required() and value == field_info.get_default(call_default_factory=True)
-        if every or not at_default or _names_its_class(field_info):
+        if every or not at_default or _names_its_class(field_info) or _has_another_version(value):
             tree[name] = _value_for_key(value, every=every)
     if kind.key_version != Config.key_version:
         tree["key_version"] = kind.key_version
@@ -454,6 +458,14 @@ def _names_its_class(field_info: FieldInfo) -> bool:
     return typing.get_origin(field_info.annotation) is Literal and len(typing.get_args(field_info.annotation)) == 1
 
 
+def _has_another_version(value: Any) -> bool:
+    """Whether a class of settings at their default has a ``key_version`` that is to be in the key nevertheless."""
+    return isinstance(value, Config) and (
+        type(value).key_version != Config.key_version
+        or any(_has_another_version(getattr(value, name)) for name in type(value).model_fields)
+    )
+
+
 def _value_for_key(value: Any, *, every: bool) -> Any:
     if isinstance(value, Config):
         return _settings(value, (), every=every)
@@ -465,17 +477,25 @@ def _value_for_key(value: Any, *, every: bool) -> Any:
 
 
 def with_defaults(old: Mapping[str, Any], every: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded settings with what they lack, where it is at its default today or names a class; they lack the rest.
+    """Recorded settings with those that they lack, where these are at their default today (:data:`ONCE_UNNAMED`, too).
 
     ``old`` were recorded with some defaults or none, by an earlier version perhaps. ``every`` are all settings of today
-    (:func:`every_setting`), ``changed`` those that are not at their default (:func:`settings_for_key`).
+    (:func:`every_setting`), ``changed`` those that are not at their default (:func:`settings_for_key`). A setting that
+    is not at its default today stays absent, so that the result differs from ``every``.
     """
     filled = dict(old)
     for name, value in every.items():
-        if name not in old:
-            if name not in changed or (name in NAMES and not isinstance(value, Mapping)):
-                filled[name] = value
-        elif isinstance(value, Mapping) and isinstance(old[name], Mapping):
-            inner = changed.get(name)
-            filled[name] = with_defaults(old[name], value, inner if isinstance(inner, Mapping) else {})
+        if name in old:
+            filled[name] = _filled(old[name], value, changed.get(name))
+        elif name not in changed or ONCE_UNNAMED.get(name) == value:
+            filled[name] = value
     return filled
+
+
+def _filled(old: Any, every: Any, changed: Any) -> Any:
+    if isinstance(old, Mapping) and isinstance(every, Mapping):
+        return with_defaults(old, every, changed if isinstance(changed, Mapping) else {})
+    if isinstance(old, list | tuple) and isinstance(every, list | tuple) and len(old) == len(every):
+        parts = changed if isinstance(changed, list | tuple) else [None] * len(every)
+        return [_filled(*part) for part in zip(old, every, parts, strict=True)]
+    return old

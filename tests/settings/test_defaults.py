@@ -31,7 +31,7 @@ class Loss(Config):
 
 
 class Recipe(Config):
-    objective: Literal["ours"] = "ours"
+    objective: Literal["dino"] = "dino"
     epochs: int
     rate: float = 0.5
     loss: Loss | None = None
@@ -42,18 +42,27 @@ class Changed(Recipe):
     key_version = 2
 
 
+class LossOfAnotherMeaning(Loss):
+    key_version = 2
+
+
+class WithLoss(Config):
+    loss: Loss = LossOfAnotherMeaning()
+
+
 def test_a_key_has_what_is_not_at_its_default_and_the_name() -> None:
-    assert settings_for_key(Recipe(epochs=3)) == {"objective": "ours", "epochs": 3}
-    assert settings_for_key(Recipe(epochs=3, rate=0.1), without={"epochs"}) == {"objective": "ours", "rate": 0.1}
+    assert settings_for_key(Recipe(epochs=3)) == {"objective": "dino", "epochs": 3}
+    assert settings_for_key(Recipe(epochs=3, rate=0.1), without={"epochs"}) == {"objective": "dino", "rate": 0.1}
     assert settings_for_key(Recipe(epochs=3, loss=Loss()))["loss"] == {}, "on, with the defaults of its class"
     assert settings_for_key(Recipe(epochs=3, losses=(Loss(), Loss(classes=4))))["losses"] == [{}, {"classes": 4}]
-    assert settings_for_key(Changed(epochs=3)) == {"objective": "ours", "epochs": 3, "key_version": 2}
+    assert settings_for_key(Changed(epochs=3)) == {"objective": "dino", "epochs": 3, "key_version": 2}
+    assert settings_for_key(WithLoss()) == {"loss": {"key_version": 2}}, "also of what is at its default"
 
 
 RECORDED = (
     {"epochs": 3, "rate": 0.5},  # before there were losses, and a second objective
-    {"epochs": 3, "objective": "ours", "rate": 0.5, "loss": None, "losses": []},
-    {"objective": "ours", "epochs": 3},
+    {"epochs": 3, "objective": "dino", "rate": 0.5, "loss": None, "losses": []},
+    {"objective": "dino", "epochs": 3},
 )
 
 
@@ -68,6 +77,40 @@ def test_what_a_record_lacks_is_at_its_default(old: dict[str, object]) -> None:
     ):
         every = every_setting(today)
         assert (with_defaults(old, every, settings_for_key(today)) == every) == same, today
+
+
+class Dino(Config):
+    objective: Literal["dino"] = "dino"
+    dim: int = 8
+
+
+class Ibot(Config):
+    objective: Literal["ibot"] = "ibot"
+    dim: int = 8
+    patch_dim: int = 8
+
+
+def test_a_record_of_no_objective_is_of_dino_and_of_none_that_extends_it() -> None:
+    def same(today: Config, old: dict[str, object]) -> bool:
+        every = every_setting(today)
+        return with_defaults(old, every, settings_for_key(today)) == every
+
+    assert same(Dino(), {"dim": 8})
+    assert not same(Ibot(), {"dim": 8})
+    assert same(Ibot(), {"dim": 8, "objective": "ibot"})
+
+
+def test_what_parts_of_a_list_lack_is_at_its_default() -> None:
+    today = Recipe(epochs=3, losses=(Loss(), Loss(classes=4)))
+    every, changed = every_setting(today), settings_for_key(today)
+    for losses, same in (
+        ([{"weight": 0.1}, {"weight": 0.1, "classes": 4}], True),
+        ([{}, {"classes": 4}], True),
+        ([{"classes": 4}, {"classes": 4}], False),
+        ([{}, {}], False),
+        ([{}], False),
+    ):
+        assert (with_defaults({"epochs": 3, "losses": losses}, every, changed) == every) == same, losses
 
 
 def test_a_record_that_says_more_is_another() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.plugins import content_of_part
 from dinoskip.runtime.arithmetic import Precision
-from dinoskip.settings.config import dump, settings_for_key
+from dinoskip.settings.config import dump
 from eval.tokencut.config import TokenCutConfig
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.layers import LAYERS
@@ -59,13 +59,13 @@ class GallerySettings(NodeSettings):
     least: int = 224
     precision: Precision = "fp32"
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """Settings as they are hashed: a single page leaves out its limit of images, cuts leave out defaults."""
         section, cutting, usual = self.section, dump(self.cut), dump(TokenCutConfig())
         cut = {key: cutting[key] for key in ("tau", "eps", "centre", "positions") if cutting[key] != usual[key]}
         return {
             "gallery": {
-                **settings_for_key(section, without={"epochs", "page"}),
+                **{name: value for name, value in settings_of(section).items() if name not in {"epochs", "page"}},
                 **({"page": section.page} if section.first > section.page else {}),
             },
             "least": self.least,

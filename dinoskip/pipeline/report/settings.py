@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import without_place
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -61,7 +61,7 @@ class ReportSettings(NodeSettings):
         """Variants that the study trains."""
         return [variant for variant in self.variants if variant.model is not None]
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
         return {
             "report": dump(self.section),

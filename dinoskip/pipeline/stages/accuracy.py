@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import open_split
@@ -42,7 +42,7 @@ class AccuracySettings(NodeSettings):
     job: SupervisedJob
     dataset: str
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
         return {"size": self.job.supervise.augment.size}
 

@@ -19,7 +19,6 @@ class DataSettings(NodeSettings):
     """The settings of a data set to compose."""
 
     scenes: Synthetic
-    lasting = True
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""

@@ -11,7 +11,7 @@ from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
 from dinoskip.plugins import content_of_part
-from dinoskip.settings.config import Config, settings_for_key
+from dinoskip.settings.config import Config
 from dinoskip.settings.read_points import usual_norm
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest
 from dinoskip.training.objectives import PretrainJob
@@ -31,7 +31,6 @@ class StartSettings(NodeSettings):
 
     seed: int
     model: ModelConfig
-    lasting = True
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class TrainingSettings(NodeSettings):
     job: Job
     online: OnlineConfig
     data: Mapping[str, Config]
-    lasting = True
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """Settings as they are hashed; a subclass adds the recipe."""
@@ -88,7 +86,6 @@ class FeatureSettings(NodeSettings):
     precision: str = "fp32"
     tokens: bool | None = None
     cls: bool | None = None
-    lasting = True
 
     @classmethod
     def of(
@@ -181,9 +178,10 @@ class TaskSettings(NodeSettings):
     network: bool = False
     backbone: str | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """What the key of the node is made of."""
-        settings = settings_for_key(self.section, without=self.record.not_in_key)
+        own = settings_of(self.section)
+        settings = {name: value for name, value in own.items() if name not in self.record.not_in_key}
         content = content_of_part("tasks", self.record.name)
         optional = {"read": self.read, "backbone": self.backbone, "plugin": content}
         return {
@@ -191,6 +189,6 @@ class TaskSettings(NodeSettings):
             "context": dict(self.context),
             **{name: getattr(self.study, name) for name in self.record.study_settings},
             **self.stated,
-            **{f"features {role}": wanted.plain() for role, wanted in self.windows.items()},
+            **{f"features {role}": wanted.recorded(settings_of) for role, wanted in self.windows.items()},
             **{name: value for name, value in optional.items() if value is not None},
         }
