@@ -17,7 +17,8 @@ from dinoskip.data.sets.labels import LABELS, Label
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.plugins import FILES, Table, found, use_files
-from dinoskip.settings.config import RawConfig, models_of, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, models_of, validate
+from dinoskip.settings.keys import settings_for_key
 from dinoskip.settings.tasks import TASKS
 from dinoskip.training.recipe import Job
 

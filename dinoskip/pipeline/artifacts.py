@@ -23,7 +23,7 @@ from dinoskip.io.files import (
     write_manifest,
 )
 from dinoskip.io.output import own_folder, refuse_links_in, remove, remove_aside
-from dinoskip.settings.config import with_defaults
+from dinoskip.settings.keys import with_defaults
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
@@ -43,6 +43,7 @@ VOLATILE = (
 )
 LEFT_OUT = ("boards",)  # folders of side services, which may write there when all else is done
 PARTIAL = ".partial-"
+EVERY = "every_setting"  # of a record of what was published last: the settings with all defaults
 
 
 @dataclass(frozen=True)
@@ -176,18 +177,29 @@ class Artifacts:
             return None
         return str(left["hash"]) if left.get("key") == key else None
 
-    def publish(self, node: str, key: str, record: Record, info: dict[str, Any], *, replace: bool = True) -> str:
+    def publish(
+        self,
+        node: str,
+        key: str,
+        record: Record,
+        info: dict[str, Any],
+        *,
+        replace: bool = True,
+        every: Mapping[str, Any] | None = None,
+    ) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash.
 
         It is that of an earlier output if ``info`` says :data:`AS` which. Unless it may ``replace`` one,
-        :class:`OutputInUse` if there is one already.
+        :class:`OutputInUse` if there is one already. ``every`` are the settings with all defaults, kept to say what
+        another plan changes.
         """
         partial = self.partial(node, key)
         digest = write_manifest(
             partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
         )
         publish_directory(partial, self.path(node, key), replace=replace)
-        write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
+        kept = {"key": key, **record.plain(), **({} if every is None else {EVERY: every})}
+        write_json(self.records / f"{node}.json", kept)
         return str(info.get(AS, digest))
 
     def telling(self, node: str, tells: Callable[[Path], object], told: object) -> str | None:
@@ -202,14 +214,18 @@ class Artifacts:
         except (DataError, KeyError, TypeError):
             return None
 
-    def last_record(self, node: str) -> Record | None:
-        """The record of the newest published output of this node, to say what has changed since."""
+    def last_record(self, node: str) -> tuple[str, Record] | None:
+        """Key and record of the output of this node that was published last, to say what has changed since.
+
+        Its settings have all defaults, if it was published with them.
+        """
         path = self.records / f"{node}.json"
         if not path.is_file():
             return None
         try:
             stored = read_json(path)
-            return Record(**{name: stored[name] for name in ("stage", "version", "settings", "inputs", "external")})
+            record = Record(**{name: stored[name] for name in ("stage", "version", "settings", "inputs", "external")})
+            return str(stored["key"]), replace(record, settings=stored.get(EVERY, record.settings))
         except (DataError, KeyError, TypeError):
             return None
 

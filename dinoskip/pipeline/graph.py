@@ -14,7 +14,8 @@ from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.io.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
 from dinoskip.runtime.console import log
-from dinoskip.settings.config import Config, flatten, settings_for_key, with_defaults
+from dinoskip.settings.config import Config, flatten
+from dinoskip.settings.keys import settings_for_key, with_defaults
 
 State = Literal["cached", "run", "blocked", "damaged"]
 SettingsOf = Callable[[Config], dict[str, Any]]
@@ -245,10 +246,10 @@ class Planner:
         last = self.artifacts.last_record(node.id)
         if last is None:
             return "never run"
-        every = self._every_setting(node)
-        filled = replace(last, settings=with_defaults(last.settings, every, record.settings))
+        (key, before), every = last, self._every_setting(node)
+        filled = replace(before, settings=with_defaults(before.settings, every, record.settings))
         reasons = differences(filled, replace(record, settings=dict(every)))
-        if not reasons and key_of(last) != key_of(record):
+        if not reasons and key != key_of(record):
             return "its output is missing, and an earlier version made it under another key"
         if not reasons:
             return "its output is missing or incomplete"

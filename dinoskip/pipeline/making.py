@@ -164,7 +164,8 @@ class Maker:
         info: dict[str, Any] = {"stage": node.stage, **({ACCEPTED: list(work.accepted)} if work.accepted else {})}
         if stage.tells is not None and (same := self.artifacts.telling(node.id, stage.tells, stage.tells(out))):
             info[AS] = same
-        self.artifacts.publish(node.id, key, work.record, info, replace=work.may_replace)
+        every = None if node.every is None else node.every()
+        self.artifacts.publish(node.id, key, work.record, info, replace=work.may_replace, every=every)
         return seconds
 
     def _input(self, given: NodeInput) -> Path:

@@ -18,7 +18,8 @@ from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.errors import DataError
 from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.results.rows import UNKNOWN_EPOCH
-from dinoskip.settings.config import Config, every_setting, settings_for_key
+from dinoskip.settings.config import Config
+from dinoskip.settings.keys import every_setting, settings_for_key
 from dinoskip.settings.tasks import TaskOption
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.runtime.heartbeat import ProgressCallback
-from dinoskip.settings.config import dump, every_setting, flatten, settings_for_key
+from dinoskip.settings.config import dump, flatten
+from dinoskip.settings.keys import every_setting, settings_for_key
 from dinoskip.settings.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards

@@ -28,7 +28,8 @@ from dinoskip.io.output import refuse_links_in
 from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
 from dinoskip.runtime.distributed import World, on_main
 from dinoskip.runtime.environment import describe
-from dinoskip.settings.config import flatten, with_defaults
+from dinoskip.settings.config import flatten
+from dinoskip.settings.keys import with_defaults
 from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.guard import INTERRUPT, PREEMPT

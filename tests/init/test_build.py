@@ -15,7 +15,8 @@ from dinoskip.init.assign import assign
 from dinoskip.init.build import initialise
 from dinoskip.init.config import SkiplessInit, TruncNormalInit, init_for_skipless
 from dinoskip.models import create_model
-from dinoskip.settings.config import RawConfig, dump, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, dump, validate
+from dinoskip.settings.keys import settings_for_key
 
 TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
 

@@ -11,7 +11,8 @@ import torch
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, reparametrise_
 from dinoskip.init.config import ResidualFreeInit, SkiplessInit
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.keys import settings_for_key
 from tests.helpers.photographs import photographs
 
 TINY: dict[str, Any] = {"name": "vit_mini_patch8", "depth": 3, "img_size": 32}

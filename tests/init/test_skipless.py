@@ -21,7 +21,7 @@ from dinoskip.models import create_model
 from dinoskip.models.attention_sites import head_factors
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.runtime.randomness import torch_rng
-from dinoskip.settings.config import settings_for_key
+from dinoskip.settings.keys import settings_for_key
 
 
 def test_two_constants() -> None:

@@ -9,7 +9,8 @@ from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import SOAP, KLShampoo, MuonAdamW, MuonConfig, SoapConfig, build_optimizer, set_rates
 from dinoskip.optim.config import EcsConfig, KLShampooConfig
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.keys import settings_for_key
 from dinoskip.training.objectives import PretrainJob
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from dinoskip.settings.config import Config, every_setting, settings_for_key, with_defaults
+from dinoskip.settings.config import Config
+from dinoskip.settings.keys import every_setting, settings_for_key, with_defaults
 from tests.settings.defaults import STORED, defaults
 
 

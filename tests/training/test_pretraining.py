@@ -13,7 +13,8 @@ from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError
 from dinoskip.models.build import from_config
 from dinoskip.pipeline.study import study_of
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.keys import settings_for_key
 from dinoskip.training import DinoConfig, PretrainJob, pretrain
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.objectives import OBJECTIVES

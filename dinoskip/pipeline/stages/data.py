@@ -8,7 +8,7 @@ from typing import Any
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
-from dinoskip.settings.config import every_setting, settings_for_key
+from dinoskip.settings.keys import every_setting, settings_for_key
 
 OF_LABELLED = frozenset({"limit", "skip_broken", "label_orientation"})
 """Settings that say which images of a labelled split are evaluated, and how their labels lie."""

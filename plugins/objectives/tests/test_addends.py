@@ -312,7 +312,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
 
 
 def test_settings_without_addends_are_written_as_before() -> None:
-    from dinoskip.settings.config import settings_for_key
+    from dinoskip.settings.keys import settings_for_key
 
     for objective in ("dino", *SMALL_OBJECTIVES):
         given = {} if objective == "dino" else {"objective": objective, **SMALL_OBJECTIVES[objective]}

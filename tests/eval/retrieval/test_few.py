@@ -15,7 +15,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone
 from dinoskip.results.rows import EvalResult
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.keys import settings_for_key
 from eval.labelled import LabelledTokens
 from eval.metrics import scores_of_areas
 from eval.retrieval import RetrievalConfig, remember, retrieve
