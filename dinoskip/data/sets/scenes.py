@@ -33,8 +33,8 @@ from dinoskip.settings.config import OmitDefaultFromKey, settings_for_key
 
 YEAR = 2012  # of the VOC layout they are written in
 RECIPE = "scenes.json"
-VERSION = 1
-PLACING_TRIES = 30
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
+PLACING_TRIES = 30  # then the scene has one object less: it may be too full for another
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
