@@ -45,7 +45,7 @@ from dinoskip.results.statistics import (
     variance,
 )
 
-SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05  # the usual level, and that of the 95 % intervals beside it
 LEAST = 6
 """With fewer units no difference is decided: of 5 equal signs p is 0.06."""
 MOST_LONE_APART = 0.5

@@ -23,7 +23,7 @@ from dinoskip.runtime.randomness import numpy_rng
 F64 = NDArray[np.float64]
 Arrays = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
 Records = Arrays | MatchedDetections
-ENDS = (0.025, 0.975)
+ENDS = (0.025, 0.975)  # of 95 % intervals
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _EDGE = 1e-4  # a mIoU nearer to 0 or 1 has no logit
 MOST_LONE = 0.1

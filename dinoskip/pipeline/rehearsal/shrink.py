@@ -30,7 +30,7 @@ from visualize.report.papers import PAPERS
 
 SIDES = {8: 32, 14: 42, 16: 48}  # of images, by the patch; other patches: three of them
 BLOCKS = 4  # of a network, unless its depth is what is compared
-BATCH = 8
+BATCH = 8  # several steps an epoch of COMPOSED's 32 images
 IMAGENET = 1000  # classes; what tables call ImageNet is known by their number
 COMPOSED = {"images": 32, "videos": 2, "frames": 3, "objects": 1, "views": 2, "size": 64}
 """Most of what is composed, of whichever kind; of what is read, :mod:`.layouts` makes little."""
