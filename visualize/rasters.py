@@ -18,7 +18,7 @@ HEAT_QUANTILE = 0.99  # of a map's values: shown as the brightest
 OUTLYING = 3.0
 """Tokens of a norm above so many medians of a block's are outliers."""
 UNKNOWN_GREY = 128  # of every channel, where a map has no value
-VEIL_COLOUR = (14, 18, 44)
+VEIL_COLOUR = (14, 18, 44)  # nearly black, so that what it veils gets darker and no more colourful
 TINT = 150  # opacity of the colour over an object
 VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 

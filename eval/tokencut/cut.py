@@ -30,7 +30,7 @@ Grid = tuple[int, int]
 T = TypeVar("T")
 NO_BOX: Box = (-1, -1, -1, -1)  # of a graph without a cut; no pixel is in it
 LEAST_TOKENS = 3  # fewer cannot be cut
-_GPU_BYTES = 2**31
+_GPU_BYTES = 2**31  # larger: fewer launches for small graphs; smaller: less memory beside the network
 _AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
 
 

@@ -26,9 +26,9 @@ from dinoskip.models.backbone import LevelBackbone
 from dinoskip.models.levels import HookedLevels
 from dinoskip_detection.config import DetectionConfig
 
-STRIDES = (4, 8, 16, 32)
+STRIDES = (4, 8, 16, 32)  # of ViTDet's simple pyramid (Li et al. 2022, section 3), as a ResNet's FPN has them
 _ANCHORS = (32, 64, 128, 256, 512)  # sides in pixels, of the four maps and of the coarsest one, every second cell
-_ASPECTS = (0.5, 1.0, 2.0)
+_ASPECTS = (0.5, 1.0, 2.0)  # of torchvision's fasterrcnn_resnet50_fpn, as the sides above
 
 
 class SimplePyramid(nn.Module):

@@ -85,7 +85,7 @@ def _kl(student: Tensor, teacher: Tensor) -> Tensor:
     return divergence.sum(-1).mean()
 
 
-EPS = 1e-8
+EPS = 1e-8  # koleo_loss.py of DINOv2
 
 
 def koleo(cls: Tensor, neighbours: int = 1, groups: int = 1) -> Tensor:

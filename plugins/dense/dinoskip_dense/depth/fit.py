@@ -32,7 +32,7 @@ from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import Group, draw_uniform
 
-_INIT_DEVIATION = 0.01
+_INIT_DEVIATION = 0.01  # DINOv3's depth head (init: normal)
 
 
 @dataclass(frozen=True)

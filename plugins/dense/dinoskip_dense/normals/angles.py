@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity, elu, interpolate
 from dinoskip_dense.depth.bins import upsampled
 
 _EDGE = 1e-4  # of the cosine, so that its arc has a slope
-LIMITS = (11.25, 22.5, 30.0)
+LIMITS = (11.25, 22.5, 30.0)  # degrees: those that the field reports, probe3d too
 NAMES = ("RMSE angle", *(f"within {limit:g}" for limit in LIMITS))
 """In the order of :func:`normal_scores`: degrees, then shares (0..1) of pixels within so many degrees."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 SIGMA_PLACE, SIGMA_LUMA, SIGMA_CHROMA = 16, 16, 8  # a cell's sides: pixels, levels of 0..255
-SMOOTHNESS = 256.0
+SMOOTHNESS = 256.0  # lambda of the paper's equation 1, by TokenCut's code
 CONFIDENCE = 0.999  # of the target, at every pixel
 LEAST_DIAGONAL = 1e-5  # of the preconditioner
 BALANCING = 10  # iterations that make the blur's rows and columns add up alike

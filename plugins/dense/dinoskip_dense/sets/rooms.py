@@ -33,7 +33,7 @@ from dinoskip_dense.sets.nyu import LISTS, depth_of_lists
 F64 = NDArray[np.float64]
 FOLDER = "rooms"
 RECIPE = "rooms.json"
-VERSION = 1
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
 FINE = 2  # rays along a side of a pixel, for its colour
 PAPER = 192  # pixels of the photograph on a plane
 METRES = 2.5  # that it covers, mirrored beyond

@@ -21,7 +21,7 @@ from dinoskip.data.sprites import KINDS, background
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip_video.sets.davis import LEAST_FRAMES, DavisLayout
 
-VERSION = 1
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
 SPLIT = "val"
 _ASPECT = 4 / 3  # width of a frame by its height
 _PAN = 0.12  # how far the background moves, by the frame's width
