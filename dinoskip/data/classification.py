@@ -77,7 +77,7 @@ def draw_erased(size: int, chance: float, rng: random.Random) -> tuple[int, int,
     """Rectangle (top, left, height, width) to erase, of zeros for none: timm's RandomErasing, one rectangle."""
     if chance == 0 or rng.random() > chance:
         return _NO_BOX
-    for _ in range(10):
+    for _ in range(10):  # as many tries as timm's
         area, aspect = rng.uniform(*_ERASED) * size * size, math.exp(rng.uniform(*_ERASED_ASPECT))
         height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if height < size and width < size:

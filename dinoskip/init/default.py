@@ -45,6 +45,7 @@ def unset_tensors(model: nn.Module, seed: int) -> Assignments:
 def _default(name: str, local: str, parameter: nn.Parameter, module: nn.Module, rng: Generator) -> Tensor:
     empty = torch.empty(parameter.shape, dtype=torch.float64)
     if isinstance(module, nn.Linear):
+        # As timm's and DINO's ViTs.
         return empty.zero_() if local == "bias" else nn.init.trunc_normal_(empty, std=0.02, generator=rng)
     if isinstance(module, nn.Conv2d):
         bound = module.weight[0].numel() ** -0.5

@@ -124,6 +124,7 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
                 arguments[name] = dump(setting)
     size = [3, config.img_size, config.img_size]
     statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD)}
+    # crop_pct is that of timm's ViTs; mean and deviation are not, for ours are trained with ImageNet's.
     pretrained = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 0, **statistics}
     layers = {"first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": False}
     return {

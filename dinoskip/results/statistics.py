@@ -143,6 +143,7 @@ def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
         known = ~lone & (sizes > 0)
         count = int(known.sum() + lone.sum())
         of_a_unit = np.square(centred[:, known]).sum(0) / (n * (n - 1)) * sizes[known]
+        # No share (0..1) of one unit has a variance above 1/4.
         total += lone.sum() * min(0.25 / count**2, float(of_a_unit.mean()) if known.any() else math.inf)
     return total
 

@@ -67,7 +67,7 @@ NetworkName = Annotated[ModelName, WrapValidator(_ours_or_timms), PlainSerialize
 """A name of ours, or ``timm:NAME``."""
 
 AttentionRows = Literal["softmax", "entmax15"]
-# timm's sizes (ViT, table 1; DeiT, table 1; Scaling Vision Transformers, table 2); mini is ours, for trainings on a CPU.
+# timm's sizes (ViT, table 1; DeiT, table 1; Scaling Vision Transformers, table 2); mini is ours, to train on a CPU.
 WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280, "giant": 1408}
 HEAD_DIM = 64  # of all sizes that LARGER does not name, as the next two
 DEPTH = 12  # blocks

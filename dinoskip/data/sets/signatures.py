@@ -284,7 +284,7 @@ def ade20k_shifted(values: LabelValues) -> Finding | None:
         return total
 
     best = max(_SHIFTS, key=score)
-    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:
+    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:  # a sum of chances grows as the root
         return None
     text = f"skies and floors lie where they do in photographs if every class number is raised by {best}"
     remedy = "numbering=reduced ignores 255; see whether the masks were reduced by one and other kept as 0"
