@@ -118,6 +118,7 @@ class TokenCuts(tuple[TokenCut, ...]):
         return np.array([cut.box for cut in self], dtype=np.int64)
 
 
+# tau and eps are those of main_tokencut.py.
 def tokencut(
     features: ArrayLike | Tensor, grid: Grid, tau: float = 0.2, eps: float = 1e-5, *, binary: bool = True
 ) -> TokenCut | TokenCuts:

@@ -98,6 +98,7 @@ class BlockMap:
                 tokens = adapter.run_block(index, tokens, context)
             final = adapter.final_norm(tokens) if self.norm == "final" else None
             tokens = (tokens if final is None else final)[:, self.backbone.num_prefix_tokens :]
+        # eps as Backbone.normed has it, so that both read the same.
         return (F.layer_norm(tokens, tokens.shape[-1:], eps=1e-6) if self.norm == "layer" else tokens), grid
 
 

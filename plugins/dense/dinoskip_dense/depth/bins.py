@@ -62,7 +62,7 @@ def sig_loss(depth: torch.Tensor, truth: torch.Tensor, farthest: float, *, varia
     if variance:
         spread = ((g - mean[:, None, None, None]) * known).square().flatten(1).sum(1)
         loss = loss + spread / (count - 1).clamp(min=1)
-    return loss.clamp(min=1e-20).sqrt() * (count > 1)
+    return loss.clamp(min=1e-20).sqrt() * (count > 1)  # the root has no slope at 0
 
 
 def logit_gradients(

@@ -57,7 +57,7 @@ def depth_scores(
         mean(difference.abs() / t),
         mean(tens),
         100 * variance.sqrt(),
-        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),
+        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),  # delta1 to delta3, Eigen et al. 2014
         squares.sqrt(),
         mean(difference.square() / t),
     ]

@@ -25,7 +25,7 @@ def angular_loss(predicted: torch.Tensor, truth: torch.Tensor, valid: torch.Tens
     cosine = cosine_similarity(predicted[:, :, :3], truth[None], dim=2)
     loss = cosine.clamp(-1 + _EDGE, 1 - _EDGE).acos()
     if predicted.shape[2] > 3:
-        sure = elu(predicted[:, :, 3]) + 1.01
+        sure = elu(predicted[:, :, 3]) + 1.01  # ELU is above -1: at least 0.01 sure
         loss = (1 + (-sure * torch.pi).exp()).log() - (sure.square() + 1).log() + sure * loss
     return (loss * valid).flatten(1).sum(1) / valid.sum().clamp(min=1)
 
