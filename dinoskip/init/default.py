@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
 from dinoskip.runtime.randomness import torch_rng
 
+# cls_token as DINO has it, where timm has 1e-6; the others as timm.
 _TOKEN_STD = {"pos_embed": 0.02, "cls_token": 0.02, "reg_token": 1e-6, "dist_token": 0.02}
 
 

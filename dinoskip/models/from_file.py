@@ -41,7 +41,7 @@ NOT_BACKBONE = re.compile(
 HEADS = {(1152, 27): 16, (1280, 32): 16, (1408, 40): 16, (1664, 48): 16}
 """Heads by width and depth of published ViTs whose heads have another width than 64 channels."""
 LAYER_NORM_EPS = 1e-6  # of timm's ViTs, so of ours: a file of another is none of ours
-DINOV3 = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge_plus"}
+DINOV3 = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge_plus"}  # of timm's names
 _CLIP = (
     ("conv1.", "patch_embed.proj."),
     ("positional_embedding", "pos_embed"),

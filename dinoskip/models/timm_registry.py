@@ -33,6 +33,7 @@ from dinoskip.settings.vit_config import (
     timm_name,
 )
 
+# timm's _cfg of a ViT, but for mean and deviation: ours are trained with ImageNet's.
 _CFG = {
     "num_classes": 1000,
     "input_size": (3, 224, 224),

@@ -16,7 +16,7 @@ from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import Level, Negatives
 from dinoskip_objectives.distill_config import CosineOver, PointLoss
 
-COSINE, SMOOTH_L1 = 0.9, 0.1
+COSINE, SMOOTH_L1 = 0.9, 0.1  # weights in Theia and AM-RADIO
 
 
 def point_loss(student: Tensor, teacher: Tensor, kind: PointLoss, cosine_over: CosineOver = "token") -> Tensor:
