@@ -34,7 +34,7 @@ from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import move_new, remove
 
 # The first bounds the list of members in memory, the second the disk, whatever an archive declares; both are far above
-# published sets (ImageNet's training images: 1.3 million files, 138 GB).
+# ImageNet's training images (1.3 million files, 138 GB).
 MAX_FILES = 5_000_000
 MAX_BYTES = 1 << 40
 MAX_RATIO = 100  # published archives of images hardly compress, JSON and label maps 5 to 30 times

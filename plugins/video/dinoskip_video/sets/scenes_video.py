@@ -108,7 +108,7 @@ def _track(
     time = np.linspace(0, 1, config.frames)
     sway = 0.04 * height * np.sin(2 * np.pi * (rng.uniform(0.5, 1.5) * time))
     places = first + time[:, None] * speed + sway[:, None] * (0, 1)
-    # Of middles: about a fifth of an object may leave the frame, so that its track goes on.
+    # Of middles: about a fifth of an object may leave the frame, so that it stays in sight.
     lowest, highest = 0.3 * side, np.array([width, height]) - 0.3 * side
     angles = rng.uniform(-1, 1) * min(kind.tilt, 60) * time + rng.uniform(-1, 1) * min(kind.tilt, 60) / 2
     return _Track(sprite, np.clip(places, lowest, highest), angles, side * (1 + rng.uniform(-0.25, 0.25) * time))
