@@ -26,7 +26,7 @@ Outline = dict[str, Any]  # a mask as runs: size, counts
 Outlines = Sequence[Outline]
 Entries = Sequence[Sequence[Mapping[str, Any]]]  # of each image its objects, as COCO has them
 _ALIKE = {"category_id": 1, "score": 1.0}  # boxes of no class, the one as good as the other
-OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)
+OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)  # COCO's IoU thresholds
 MOST = 100  # boxes of an image that count
 
 

@@ -6,12 +6,11 @@ import math
 from typing import Literal
 
 RateSchedule = Literal["cosine", "cosine by epoch", "one cycle", "quarter cosine"]
-_WARM_FROM = (
-    1e-3  # of the schedule, where a linear warm-up begins (mmcv's warmup_ratio in DINOv2's depth configurations)
-)
-_CYCLE_LAST = 1 / (25 * 1000)  # of the highest rate, where one cycle ends
-_LOW_MOMENTUM, _HIGH_MOMENTUM = 0.85, 0.95
-_QUARTER_FLOOR = 0.01
+# Of the schedule, where a linear warm-up begins: mmcv's warmup_ratio in DINOv2's depth configurations.
+_WARM_FROM = 1e-3
+_CYCLE_LAST = 1 / (25 * 1000)  # of the highest rate, where one cycle ends: DINOv3's WarmupOneCycleLR
+_LOW_MOMENTUM, _HIGH_MOMENTUM = 0.85, 0.95  # of DINOv3's depth recipe, as torch's OneCycleLR has them
+_QUARTER_FLOOR = 0.01  # of the highest rate, where probe3d's schedule begins and ends
 
 
 def rate_factor(schedule: RateSchedule, done: int, steps: int, warmup: float = 0.0, epoch_steps: int = 1) -> float:

@@ -93,6 +93,7 @@ class PatchPCA:
         return joined.reshape(*array.shape[:-1], self.n_components)
 
 
+# 2 and 98 %: by its least and largest value, a single outlying token would take a channel's whole range.
 def channel_ends(scores: ArrayLike, quantiles: tuple[float, float] = (0.02, 0.98)) -> tuple[F64, F64]:
     """The low and high quantile, float64 (3,) each, of each channel of scores (n, 3): what :func:`to_rgb` scales by."""
     low, high = np.quantile(np.asarray(scores, dtype=np.float64), quantiles, axis=0)

@@ -18,7 +18,7 @@ HEAT_QUANTILE = 0.99  # of a map's values: shown as the brightest
 OUTLYING = 3.0
 """Tokens of a norm above so many medians of a block's are outliers."""
 UNKNOWN_GREY = 128  # of every channel, where a map has no value
-VEIL_COLOUR = (14, 18, 44)
+VEIL_COLOUR = (14, 18, 44)  # nearly black, so that what it veils gets darker and no more colourful
 TINT = 150  # opacity of the colour over an object
 VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 
@@ -69,6 +69,7 @@ def photo(path: Path, longest: int) -> tuple[np.ndarray, tuple[int, int]]:
     height, width = pixels.shape[:2]
     small = fit(height, width, longest)
     if small != (height, width):
+        # Pillow: from 3 on the result can hardly be told from that of one slow step.
         resized = Image.fromarray(pixels).resize(small[::-1], Image.Resampling.LANCZOS, reducing_gap=3.0)
         pixels = np.asarray(resized)
     return pixels, (height, width)
@@ -95,13 +96,13 @@ def eigenvector_levels(vector: np.ndarray) -> np.ndarray:
     values = vector.astype(np.float64)
     middle = float(np.nanmean(np.where(np.isfinite(values), values, np.nan))) if np.isfinite(values).any() else 0.0
     values = np.nan_to_num(values, nan=middle, posinf=middle, neginf=middle)
-    low, high = np.quantile(values, (0.02, 0.98))
-    reach = max(middle - low, high - middle, 1e-12)
+    low, high = np.quantile(values, (0.02, 0.98))  # as PCA's channels: no single token sets the scale
+    reach = max(middle - low, high - middle, 1e-12)  # a constant vector has no reach: all is the split
     half = EIGEN_LEVELS // 2
     return np.asarray(np.rint(half + half * np.clip((values - middle) / reach, -1.0, 1.0)), np.uint8)
 
 
 def heat_levels(values: np.ndarray) -> np.ndarray:
     """A map (h, w) of values from 0 to its 99 % quantile as uint8 levels of ``palette.sequential(HEAT_LEVELS)``."""
-    top = max(float(np.quantile(values, HEAT_QUANTILE)), 1e-12)
+    top = max(float(np.quantile(values, HEAT_QUANTILE)), 1e-12)  # of a map of zeros
     return np.rint(np.clip(values / top, 0.0, 1.0) * (HEAT_LEVELS - 1)).astype(np.uint8)

@@ -140,6 +140,7 @@ class Parser(argparse.ArgumentParser):
         if near := difflib.get_close_matches(word, names := [name.lstrip("-") for name in known], 1, 0.6):
             return f"did you mean {known[names.index(near[0])]}?"
         last = [key.rpartition(".")[2] for key in keys]
+        # Stricter than for options: there are many more settings, of which one is near any word by chance.
         if near := difflib.get_close_matches(word, last, 1, 0.75):
             return f"did you mean the setting {keys[last.index(near[0])]}=VALUE?"
         return ""

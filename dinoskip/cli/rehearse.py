@@ -19,7 +19,7 @@ from dinoskip.runtime.console import duration, say
 
 EMPTY = 2
 """Exit code where cells stay empty: settings ask for what no stage of the study makes."""
-MOST_SHOWN = 20
+MOST_SHOWN = 20  # lines: a screen; rehearsal.json has them all
 MARK = "REHEARSAL.txt"
 
 

@@ -18,13 +18,13 @@ from torch import Tensor
 from dinoskip.data.config import AugmentConfig
 from dinoskip.runtime.randomness import uniforms
 
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as DataAugmentationDINO and torchvision have them
+STD = (0.229, 0.224, 0.225)  # of the same
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's convert("L")
 
 # Columns of a parameter vector.
 FLIP, JITTER, BRIGHTNESS, CONTRAST, SATURATION, HUE, ORDER, GREY, SIGMA, SOLARISE = range(10)
-PARAMETERS = 10
+PARAMETERS = 10  # the columns above
 ORDERS = np.array(list(itertools.permutations(range(4))))  # the operations 0..3 are the columns BRIGHTNESS..HUE
 CPU_CHUNK_PIXELS = 1 << 16  # images × height × width at a time, for each thread: what is written stays in its cache
 

@@ -31,9 +31,10 @@ from dinoskip.io.resize import centre_crop
 from dinoskip.runtime.cores import available_cores
 from dinoskip.runtime.randomness import derive, numpy_rng
 
+# Defaults of timm's RandomErasing: min_area, max_area and min_aspect.
 _ERASED = (0.02, 1 / 3)  # share of an image's area
-_ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))
-_NO_BOX = (0, 0, 0, 0)
+_ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))  # drawn evenly in the logarithm, upright as often as flat
+_NO_BOX = (0, 0, 0, 0)  # a slice of no pixel: images without a box take the same path
 
 
 def transform_of(config: ClassAugmentConfig) -> Any:
@@ -76,7 +77,7 @@ def draw_erased(size: int, chance: float, rng: random.Random) -> tuple[int, int,
     """Rectangle (top, left, height, width) to erase, of zeros for none: timm's RandomErasing, one rectangle."""
     if chance == 0 or rng.random() > chance:
         return _NO_BOX
-    for _ in range(10):
+    for _ in range(10):  # as many tries as timm's
         area, aspect = rng.uniform(*_ERASED) * size * size, math.exp(rng.uniform(*_ERASED_ASPECT))
         height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if height < size and width < size:

@@ -16,8 +16,9 @@ import torch
 from dinoskip.data.config import CropConfig
 from dinoskip.runtime.randomness import uniforms
 
+# Defaults of torchvision's RandomResizedCrop, which DataAugmentationDINO leaves as they are.
 RATIO = (3 / 4, 4 / 3)
-TRIES = 10
+TRIES = 10  # as there; drawn for every box, so that one box's misses do not shift the next one's numbers
 
 
 def num_views(config: CropConfig) -> int:

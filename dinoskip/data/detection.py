@@ -17,7 +17,7 @@ from dinoskip.io.files import read_regular
 from dinoskip.io.images import image_size, sizes_tell, stored_geometry
 
 MAX_XML = 16 << 20  # bytes of an annotation
-MAX_COORDINATE = 1 << 24
+MAX_COORDINATE = 1 << 24  # float32 holds whole numbers exactly up to here
 
 
 class Box(NamedTuple):

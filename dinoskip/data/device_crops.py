@@ -105,6 +105,7 @@ def _weights(lengths: Tensor, longest: int, size: int) -> Tensor:
     taps = torch.arange(longest, device=lengths.device)
     centre = (torch.arange(size, device=lengths.device).view(1, -1, 1) + 0.5) * scale
     x = ((taps + 0.5 - centre) / stretch).abs_()
+    # (a + 2) x³ - (a + 3) x² + 1 below 1, and a x³ - 5a x² + 8a x - 4a below 2.
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
     weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0)) * (taps < lengths.view(-1, 1, 1))

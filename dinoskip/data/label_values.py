@@ -33,8 +33,8 @@ MOST_DEEP = 100
 rates of SIGNATURES do not change beyond 20."""
 _DEEP = 0.015  # of the short side: the void that VOC draws around objects is thinner than twice this
 _MOST_AREA = 0.2  # of an image that one class counts with
-_VALUES = 256
-_QUANTILES = (2, 50, 99)
+_VALUES = 256  # of a mask of 8 bits
+_QUANTILES = (2, 50, 99)  # percent: robust ends and the middle; a few wrong pixels move neither
 
 Named = Callable[[Path], frozenset[str] | None]
 """The classes that another annotation of an image names, None where it has none."""

@@ -25,10 +25,10 @@ from dinoskip.io.images import EXTENSIONS
 from dinoskip.io.pixel_range import pixel_range
 from dinoskip.io.texts import decoded_text
 
-FULL_HASH_BYTES = 1 << 30
+FULL_HASH_BYTES = 1 << 30  # more is known by a sample: hashing an ImageNet costs more than it protects from
 SAMPLED = "sampled-"
 """How the fingerprint begins of a set that is known by sizes, times and a sample of its bytes."""
-SAMPLED_FILES = 1024
+SAMPLED_FILES = 1024  # three pieces of each: at most 192 MiB are read, however large the set
 _SAMPLED_BYTES = 1 << 16  # at the beginning, in the middle and at the end of a file
 MAX_TEXT = 64 << 20  # bytes of a list
 

@@ -26,7 +26,8 @@ from dinoskip.runtime.randomness import derive, numpy_rng
 
 BAD_SHARE = 0.01
 """Of a set's images that may be bad: more, and the set is another one. One image may be in any set."""
-CACHE_BYTES = 1 << 30
+CACHE_BYTES = 1 << 30  # of decoded images that one process keeps; workers would each keep their own
+# An image and 19 drawn in its place: where BAD_SHARE of the set is bad, all of those are with a chance of 1e-38.
 SUBSTITUTES = 20
 
 ReadImage = Callable[[int], tuple[int, np.ndarray]]

@@ -27,7 +27,7 @@ from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.cores import available_cores
 from dinoskip.settings.config import Config
 
-PER_SHARD = 1000
+PER_SHARD = 1000  # images: what is lost of an interrupted packing is at most one shard
 SUBSAMPLING = "4:2:0"
 
 

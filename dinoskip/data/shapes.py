@@ -86,6 +86,7 @@ def _filled(outline: Outline) -> Callable[[np.random.Generator], Image.Image]:
     return make
 
 
+# Tilt 0: outlines are turned by any angle when they are drawn (_filled).
 SHAPES = (
     Kind("disc", _filled(_disc), 0),
     Kind("ring", _filled(_ring), 0),

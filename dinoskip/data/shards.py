@@ -40,7 +40,7 @@ from dinoskip.runtime.console import log
 
 PACK_RECORD = "pack.json"
 INDEX_FORMAT = 2  # 1 had no sha256
-LABEL_BYTES = 64
+LABEL_BYTES = 64  # a number below MAX_CLASSES has six digits: what is longer is another kind of file
 MAX_CLASSES = 1_000_000  # a larger number is no class: a list of that many names would fill the memory
 
 

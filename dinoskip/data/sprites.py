@@ -193,6 +193,7 @@ class Kind:
     tilt: float
 
 
+# Tilts: flowers and coins lie any way, what stands on a foot is turned a little.
 KINDS = (
     Kind("flower", lambda _: _flower(), 180),
     Kind("coin", _coin, 180),
@@ -216,6 +217,8 @@ class Ground:
     tints: tuple[tuple[float, float, float], ...] = ((1, 1, 1),)
 
 
+# Sides end below the shorter one of the region, in which a crop must fit; tints colour photographs that are grey, and
+# give retina a second colour.
 GROUNDS = (
     Ground("grass", None, (200, 420), ((0.62, 0.95, 0.36), (0.5, 0.8, 0.42), (1.05, 0.95, 0.5))),
     Ground("gravel", None, (200, 420), ((1.0, 0.95, 0.88), (0.85, 0.9, 1.0), (1.1, 0.92, 0.74))),

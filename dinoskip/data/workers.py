@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from dinoskip.errors import DataError, first_line
 from dinoskip.runtime.cores import available_cores
 
-GRACE_S = 30
-WORKER_TIMEOUT_S = 600
+GRACE_S = 30  # after SIGTERM, for the parent to save its state: as long as torchrun waits before SIGKILL
+WORKER_TIMEOUT_S = 600  # longer: a hang is noticed later; shorter: slow storage is taken for one
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 SLIGHT = 0.05  # of the time: waiting below this is not worth a change
 

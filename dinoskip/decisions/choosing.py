@@ -39,7 +39,7 @@ BY_HELD_OUT = "chosen on held-out training images"
 BY_CROSS_FITTING = "chosen by cross-fitting over halves of the images"
 TOO_FEW = "fixed beforehand, the last one: too few images to choose"
 ON_SHOWN = "chosen on the images shown: an upper estimate"
-_Z = NormalDist().inv_cdf(0.975)
+_Z = NormalDist().inv_cdf(0.975)  # of 95 % intervals
 
 
 @dataclass(frozen=True, eq=False)

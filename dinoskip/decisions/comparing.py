@@ -127,6 +127,7 @@ class Verdict:
         """``better, p = 0.012``, or ``undecided: `` and why."""
         if self.why:
             return f"{self.said}: {self.why}"
+        # As p is usually printed: digits of smaller ones say little.
         return f"{self.said}, p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'}"
 
 

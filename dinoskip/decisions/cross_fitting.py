@@ -15,7 +15,7 @@ from dinoskip.runtime.randomness import numpy_rng
 
 LEAST_TO_CHOOSE = 30
 """With fewer units a block is fixed beforehand: halves of them choose by chance."""
-SPLITS = 50
+SPLITS = 50  # more: the choice depends less on the halves, in proportional time
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,6 +216,7 @@ def _weights(row: BlockRow, attention: nn.Module | None) -> BlockRow:
         vo_drift=drift((value @ output).T),
         qk_trace=float(query_key_trace(attention).mean()) / root,
         qk_largest=float(spectrum[:, 0].mean()),
+        # A smallest value of 0 gives a huge condition number instead of infinity, which JSON does not have.
         kappa_qk=float((spectrum[:, 0] / spectrum[:, -1].clamp_min(1e-300)).quantile(0.5)),
         rank_deficient=row.rank_deficient or bool(condition.rank_deficient),
     )

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from dinoskip.runtime.randomness import torch_rng
 
 GROUP = 8  # images whose patches are clustered together
-ITERATIONS = 20
-EPS = 1e-12
+ITERATIONS = 20  # at most: it ends when no label changes
+EPS = 1e-12  # in the logarithm, for singular values that are 0
 
 
 class Clusters(NamedTuple):

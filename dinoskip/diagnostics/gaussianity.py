@@ -59,7 +59,7 @@ class Moments:
     @property
     def excess_kurtosis(self) -> Tensor:
         """E(x - μ)⁴ / (E(x - μ)²)² - 3: 0 for a Gaussian, NaN for a constant."""
-        return self.count * self.m4 / self.m2.square() - 3.0
+        return self.count * self.m4 / self.m2.square() - 3.0  # of a Gaussian
 
     @property
     def skewness(self) -> Tensor:
@@ -116,6 +116,7 @@ class Histogram:
 def histogram(x: Tensor, bins: int = 96) -> Histogram:
     """Histogram of all values, with their excess kurtosis (paper 4, Fig. 4)."""
     values = x.detach().double().reshape(-1)
+    # Values beyond 8 deviations count in the end bins, so that the bins of all networks are the same.
     standard = ((values - values.mean()) / values.std(correction=0).clamp_min(1e-300)).clamp(-8, 8)
     counts, _ = np.histogram(standard.cpu().numpy(), bins=bins, range=(-8, 8), density=True)
     return Histogram(tuple(counts.tolist()), excess_kurtosis(values))

@@ -12,7 +12,7 @@ from dinoskip.models import Backbone
 from dinoskip.runtime.randomness import torch_rng
 
 PARTS = ("query", "key", "value", "output", "fc1", "fc2")
-_CLASSES = 10
+_CLASSES = 10  # up to so many images each have a label of their own
 
 
 @torch.no_grad()

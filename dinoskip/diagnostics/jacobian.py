@@ -64,6 +64,7 @@ def lanczos_extremes(product: Linear, transposed: Linear, start: Tensor, steps: 
             u = u - lefts @ (lefts.T @ u)
             u = u - lefts @ (lefts.T @ u)
         alpha = u.norm()
+        # A direction shorter than some roundings of float64 (2e-16) of the largest is noise: the space is closed.
         if len(alphas) and alpha <= alphas[0] * 1e-14:
             alphas.append(alpha * 0)
             betas.append(alpha * 0)

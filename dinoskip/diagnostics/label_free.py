@@ -18,7 +18,7 @@ from dinoskip.models import Backbone
 from dinoskip.runtime.randomness import torch_rng
 
 OWN, SHARED = 3, 24  # clusters in an image, and in eight images
-_AT_ONCE = 16
+_AT_ONCE = 16  # images in a forward pass: bounds the memory; the clusters need all images' tokens, on the host
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from dinoskip.errors import DataError
 from dinoskip.models.attention_sites import is_plain_attention
 from dinoskip.models.rank_collapse import token_cosine_on_device
 
-COUNT = 2
+COUNT = 2  # each costs a forward pass at every look, in the middle of a training
 TOKENS = 12
 """Of the first image, in the Jacobian by W_Q, W_K, W_V."""
-_TRIED = 20
+_TRIED = 20  # images: a set that begins with more bad ones than that is refused, not read through
 _KAPPAS = ("kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling")
 Row = dict[str, list[float]]
 

@@ -13,8 +13,8 @@ from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.models.vit import embed
 from dinoskip.runtime.randomness import torch_rng
 
-_CLASSES = 10
-_HEAD_STD = 0.02
+_CLASSES = 10  # up to so many images each have a label of their own
+_HEAD_STD = 0.02  # as linear layers start in timm's ViTs
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dinoskip.settings.vit_config import SkipWeight
 PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")
 STARTS = ("default", "paper", "calibrated, mixing")
 ROWS = ("skip", "skipless default", "skipless initialised")
-_CLASSES = 10
+_CLASSES = 10  # more than PHOTOS: each has a label of its own
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class StreamingCKA:
         if not self._sums:
             raise ValueError("StreamingCKA: no batch was given")
         cross, left, right = self._sums
-        return cross / (left[:, None] * right[None, :]).clamp_min(1e-300).sqrt()
+        return cross / (left[:, None] * right[None, :]).clamp_min(1e-300).sqrt()  # of constant layers, whose HSIC is 0
 
 
 def _hsic_grams(layers: Sequence[Tensor]) -> Tensor:

@@ -52,7 +52,7 @@ def rankme(x: Tensor) -> float:
     if x.ndim != 2 or min(x.shape) < 2:
         raise ValueError(f"rankme: embeddings must be (N, C) with at least 2 of each, got {tuple(x.shape)}")
     values = torch.linalg.svdvals(x.double())
-    share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny) + 1e-7
+    share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny) + 1e-7  # RankMe, equation 1
     return float((-(share * share.log()).sum()).exp())
 
 

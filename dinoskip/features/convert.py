@@ -39,7 +39,7 @@ from dinoskip.io.files import (
 from dinoskip.io.output import reserve
 from dinoskip.runtime.console import Progress
 
-SHARD_BYTES = 2**28
+SHARD_BYTES = 2**28  # larger: fewer files; smaller: less is written, and fetched by a reader, at once
 KIND = "converted features"  # of a manifest's info
 _ROW_GROUP = 16  # images
 _CARD = """---

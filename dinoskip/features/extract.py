@@ -189,7 +189,7 @@ def _lock_or_wait(held: ExitStack, work: Path, key: str) -> DirectoryLock:
             if time.monotonic() - told > WAITING_SECONDS:
                 log.info("features: waiting for the same export: %s", busy.message)
                 told = time.monotonic()
-        time.sleep(0.2)
+        time.sleep(0.2)  # shorter: more looks at a disk that may be a network's; longer: begins later
 
 
 def _finished(out: Path, plan: ExportPlan) -> bool:

@@ -34,7 +34,7 @@ from dinoskip.features.transform import Transform
 from dinoskip.io.files import MANIFEST, read_json, read_manifest, verify_manifest
 from dinoskip.results.rows import normalisation_of
 
-FORMAT = 1
+FORMAT = 1  # higher where a reader of this one would misread a store; it refuses others
 DESCRIPTION = "features.json"
 OLD_DESCRIPTION = "manifest.json"  # until 0.1: on a disk that ignores case the same name as MANIFEST.json
 STORED: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}

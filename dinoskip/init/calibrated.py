@@ -27,7 +27,7 @@ from dinoskip.runtime.randomness import torch_rng
 
 _CHUNK = 8
 """Images that go through a block together; the first ones decide the attention's temperature."""
-_BISECTIONS = 24
+_BISECTIONS = 24  # of 0..max_scale, by default 4: to 4 / 2^24, about the resolution of float32
 _MIXING = 0.5
 """Singular values of W^Q and W^K of heads that average: logits of a standard deviation of about 1/4."""
 

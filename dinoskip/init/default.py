@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
 from dinoskip.runtime.randomness import torch_rng
 
+# cls_token as DINO has it, where timm has 1e-6; the others as timm.
 _TOKEN_STD = {"pos_embed": 0.02, "cls_token": 0.02, "reg_token": 1e-6, "dist_token": 0.02}
 
 
@@ -45,6 +46,7 @@ def unset_tensors(model: nn.Module, seed: int) -> Assignments:
 def _default(name: str, local: str, parameter: nn.Parameter, module: nn.Module, rng: Generator) -> Tensor:
     empty = torch.empty(parameter.shape, dtype=torch.float64)
     if isinstance(module, nn.Linear):
+        # As timm's and DINO's ViTs.
         return empty.zero_() if local == "bias" else nn.init.trunc_normal_(empty, std=0.02, generator=rng)
     if isinstance(module, nn.Conv2d):
         bound = module.weight[0].numel() ** -0.5

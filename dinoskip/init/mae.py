@@ -29,4 +29,5 @@ def mae_tensors(model: nn.Module, settings: MaeInit, seed: int) -> Assignments:
     token = getattr(model, "cls_token", None)
     if isinstance(token, nn.Parameter):
         drawn = torch.empty(token.shape, dtype=torch.float64)
+        # models_mae.py, initialize_weights.
         yield "cls_token", drawn.normal_(0.0, 0.02, generator=torch_rng(seed, "init", "cls_token"))

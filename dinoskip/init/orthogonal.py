@@ -44,7 +44,7 @@ def noise_matrix(dim: int, noise: Noise, generator: Generator | None = None) -> 
     """Z (dim, dim) in float64 with independent entries of mean 0 and variance 1/dim, normal or uniform."""
     if noise == "normal":
         return torch.randn(dim, dim, dtype=torch.float64, generator=generator).mul_(dim**-0.5)
-    bound = (3.0 / dim) ** 0.5
+    bound = (3.0 / dim) ** 0.5  # U(-b, b) has a variance of b²/3
     return torch.empty(dim, dim, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
 
 

@@ -141,7 +141,7 @@ def _acquire(path: Path, content: bytes) -> None:
             continue
         finally:
             claim.unlink(missing_ok=True)
-        time.sleep(0.05)
+        time.sleep(0.05)  # another that takes it over needs some operations on files
     raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
 
 

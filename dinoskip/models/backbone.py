@@ -302,7 +302,7 @@ class Backbone:
     def normed(self, features: Tensor, norm: str) -> Tensor:
         """Block outputs (B, N, C) under a norm, as :meth:`layers` gives them; ReadError if there is no final norm."""
         if norm == "layer":
-            return F.layer_norm(features, features.shape[-1:], eps=1e-6)
+            return F.layer_norm(features, features.shape[-1:], eps=1e-6)  # that of the final norm of timm's ViTs
         if norm == "final":
             normalised = self.adapter.final_norm(features)
             if normalised is None:

@@ -91,6 +91,7 @@ def create_model(
     if registers:
         arguments |= {"reg_tokens": registers, "no_embed_class": True}
     if cls_norms:
+        # eps of the LayerNorm in its place
         arguments["norm_layer"] = partial(TokenNorm, eps=1e-6, prefix=1 + registers)
     if attention == "entmax15":
         arguments["attn_layer"] = EntmaxAttention

@@ -40,8 +40,8 @@ NOT_BACKBONE = re.compile(
 """What files hold within the network's own prefix and no feature depends on."""
 HEADS = {(1152, 27): 16, (1280, 32): 16, (1408, 40): 16, (1664, 48): 16}
 """Heads by width and depth of published ViTs whose heads have another width than 64 channels."""
-LAYER_NORM_EPS = 1e-6
-DINOV3 = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge_plus"}
+LAYER_NORM_EPS = 1e-6  # of timm's ViTs, so of ours: a file of another is none of ours
+DINOV3 = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge_plus"}  # of timm's names
 _CLIP = (
     ("conv1.", "patch_embed.proj."),
     ("positional_embedding", "pos_embed"),
@@ -148,7 +148,7 @@ def architecture(
     }
     if width % built["num_heads"]:
         raise WeightsError(f"{where}: width {width} is not a multiple of {heads} heads")
-    built |= {"init_values": 1e-5} if "blocks.0.ls1.gamma" in state else {}
+    built |= {"init_values": 1e-5} if "blocks.0.ls1.gamma" in state else {}  # any number: the file's gammas replace it
     return built | ({"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if gated else {})
 
 
@@ -312,7 +312,7 @@ def _build(path: Path, tower: Tower, heads: int | None, act: str | None, grid: G
     if act is not None:
         built["act_layer"] = act
     if "class_embedding" in tower.tensors:
-        built["norm_layer"] = partial(LayerNorm, eps=1e-5)
+        built["norm_layer"] = partial(LayerNorm, eps=1e-5)  # torch's default, with which CLIP was trained
     positions, why = _position_rule(tower, built)
     try:
         with torch.device("meta"):  # a damaged file takes no memory before it is refused
@@ -349,7 +349,7 @@ def as_ours(model: Any, where: str | Path) -> VitConfig:
     name: Any = f"vit_{sizes.get(model.embed_dim)}_patch{model.patch_embed.patch_size[0]}"
     if name not in SHAPES:
         raise refusal
-    scaled = 1e-5 if "blocks.0.ls1.gamma" in model.state_dict() else None
+    scaled = 1e-5 if "blocks.0.ls1.gamma" in model.state_dict() else None  # any number: the file's gammas replace it
     first: Any = model.blocks[0]
     config = VitConfig(
         name=name,

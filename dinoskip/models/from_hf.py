@@ -38,6 +38,7 @@ NOT_BACKBONE = (
 )
 
 
+# What a damaged or hostile config.json may ask for at most; published ViTs are far below.
 LIMITS = {
     "num_hidden_layers": 1000,
     "hidden_size": 65_536,

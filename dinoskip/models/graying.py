@@ -83,6 +83,7 @@ def images_of(tokens: Tensor, shape: torch.Size, patch_size: int) -> Tensor:
     return grid.permute(0, 3, 1, 4, 2, 5).reshape(shape)
 
 
+# 0.95, here and below: the amplification that "Always Skip Attention" states as its default.
 def svd_graying(tokens: Tensor, eps: float = 0.95) -> Tensor:
     """X' = U S' Vᵀ with S' = s_max (S/s_max)^ε for tokens (..., n, d), so that ln κ(X') = ε ln κ(X)."""
     u, s, vh = torch.linalg.svd(tokens, full_matrices=False)

@@ -18,7 +18,7 @@ def draw_layers_(head: nn.Module, seed: int, place: str = "head", prefix: str = 
     for name, parameter in head.named_parameters(prefix):
         if parameter.ndim > 1:
             drawn, rng = torch.empty(parameter.shape, dtype=torch.float32), torch_rng(seed, "init", place, name)
-            parameter.copy_(nn.init.trunc_normal_(drawn, std=0.02, generator=rng))
+            parameter.copy_(nn.init.trunc_normal_(drawn, std=0.02, generator=rng))  # as DINOHead starts
         elif name.endswith("bias"):
             parameter.zero_()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BASE = 10_000.0
+BASE = 10_000.0  # Vaswani et al. 2017, section 3.5; MAE has the same
 
 
 def sincos_positions(grid: tuple[int, int], dim: int, prefix: int = 1) -> Tensor:

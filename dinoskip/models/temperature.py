@@ -10,6 +10,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.settings.vit_config import TemperatureConfig, TemperatureMode
 
 
+# beta is that of "The Quantization Benefits of Residual-Free Transformers".
 def temperatures(
     depth: int, beta: float = 1.1, *, first_layer: int = 1, mode: TemperatureMode = "multiply"
 ) -> list[float]:

@@ -33,6 +33,7 @@ from dinoskip.settings.vit_config import (
     timm_name,
 )
 
+# timm's _cfg of a ViT, but for mean and deviation: ours are trained with ImageNet's.
 _CFG = {
     "num_classes": 1000,
     "input_size": (3, 224, 224),
@@ -124,6 +125,7 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
                 arguments[name] = dump(setting)
     size = [3, config.img_size, config.img_size]
     statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD)}
+    # crop_pct is that of timm's ViTs; mean and deviation are not, for ours are trained with ImageNet's.
     pretrained = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 0, **statistics}
     layers = {"first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": False}
     return {

@@ -148,6 +148,7 @@ def dino_positions(positions: Tensor, grid: tuple[int, int], stored: tuple[int, 
     vision_transformer.py; DINOv2 without registers is the same.
     """
     rows, columns = stored or _square(positions)
+    # 0.1 there keeps the size, of which torch takes the floor, from being one too small by rounding.
     return _resized(positions, grid, stored, scale_factor=((grid[0] + 0.1) / rows, (grid[1] + 0.1) / columns))
 
 

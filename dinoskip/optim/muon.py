@@ -29,7 +29,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self,
         matrices: Iterable[dict[str, Any]],
         others: Iterable[dict[str, Any]],
-        lr: float = 1e-3,
+        lr: float = 1e-3,  # as all numbers below torch.optim.Muon's, betas and eps AdamW's
         *,
         weight_decay: float = 0.1,
         momentum: float = 0.95,

@@ -281,7 +281,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         for stack, update in zip(stacks, updates, strict=True):
             if stack.owned and group["normalize_grads"]:
                 inner = tuple(range(1, update.ndim))
-                update.div_(update.square().mean(inner, keepdim=True).sqrt_().add_(1e-30))
+                update.div_(update.square().mean(inner, keepdim=True).sqrt_().add_(1e-30))  # as nikhilvyas/SOAP
             whole_update = update.contiguous()
             several = all_ranks().size > 1
             work = dist.broadcast(whole_update, stack.owner, async_op=True) if several else None

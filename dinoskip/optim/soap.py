@@ -61,7 +61,7 @@ class SOAP(PreconditionedOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 3e-3,
+        lr: float = 3e-3,  # as weight_decay that of nikhilvyas/SOAP
         betas: tuple[float, float] = _DEFAULT.betas,
         shampoo_beta: float = _DEFAULT.shampoo_beta,
         eps: float = _DEFAULT.eps,

@@ -45,7 +45,7 @@ from dinoskip.results.statistics import (
     variance,
 )
 
-SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05  # the usual level, and that of the 95 % intervals beside it
 LEAST = 6
 """With fewer units no difference is decided: of 5 equal signs p is 0.06."""
 MOST_LONE_APART = 0.5
@@ -295,11 +295,12 @@ def _over_units(value: float, both: Estimate) -> Difference:
         return result
     of_units = value + sums - sums.mean()
     whole = np.rint(of_units)
-    if both.hits and np.allclose(of_units, whole, atol=1e-9):
+    if both.hits and np.allclose(of_units, whole, atol=1e-9):  # whole numbers but for rounding
         return replace(result, p=_p_of_signs(int((whole > 0).sum()), int((whole < 0).sum())))
     if LEAST <= n <= _EXACT:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
         sizes = np.abs(signs @ of_units)
+        # The sample's own signs are among these: their sum, in another order, may be smaller by rounding, and counts.
         return replace(result, p=float((sizes >= abs(of_units.sum()) * (1 - 1e-12)).mean()))
     if math.isnan(result.p):
         return replace(result, p=_p_of_signs(n, 0))  # all units differ by the same
@@ -395,7 +396,7 @@ def decided(judgements: Sequence[Judgement]) -> list[tuple[int, float]]:
     ]
 
 
-def least_gap(seeds: int, comparisons: int, power: float = 0.8) -> float:
+def least_gap(seeds: int, comparisons: int, power: float = 0.8) -> float:  # the usual power (Cohen 1988)
     """Return the smallest gap between two networks, in standard deviations over seeds, that is likely to be decided.
 
     Both have ``seeds`` seeds of equal deviation, and units add nothing to the error. It is found with probability
@@ -421,7 +422,7 @@ def least_gap(seeds: int, comparisons: int, power: float = 0.8) -> float:
     low, high = 0.0, 1.0
     while missed(high) > 1 - power:
         low, high = high, 2 * high
-    while high - low > 1e-6 * high:
+    while high - low > 1e-6 * high:  # more digits than anyone prints
         middle = (low + high) / 2
         low, high = (middle, high) if missed(middle) > 1 - power else (low, middle)
     return high

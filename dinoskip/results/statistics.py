@@ -23,7 +23,7 @@ from dinoskip.runtime.randomness import numpy_rng
 F64 = NDArray[np.float64]
 Arrays = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
 Records = Arrays | MatchedDetections
-ENDS = (0.025, 0.975)
+ENDS = (0.025, 0.975)  # of 95 % intervals
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _EDGE = 1e-4  # a mIoU nearer to 0 or 1 has no logit
 MOST_LONE = 0.1
@@ -143,6 +143,7 @@ def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
         known = ~lone & (sizes > 0)
         count = int(known.sum() + lone.sum())
         of_a_unit = np.square(centred[:, known]).sum(0) / (n * (n - 1)) * sizes[known]
+        # No share (0..1) of one unit has a variance above 1/4.
         total += lone.sum() * min(0.25 / count**2, float(of_a_unit.mean()) if known.any() else math.inf)
     return total
 

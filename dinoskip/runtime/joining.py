@@ -162,6 +162,7 @@ def _wait(store: dist.Store, key: str, until: _Deadline) -> str:
     """The value of ``key``, once it is there; torch's DistStoreError after ``until``."""
     while True:
         try:
+            # above 0: at the deadline it looks once more
             store.wait([key], timedelta(seconds=max(0.01, min(SLICE, until.left))))
         except dist.DistStoreError:
             if not until.left:
@@ -302,7 +303,7 @@ def _found(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) ->
                 return *heard, f"{meeting.host}:{port}"
         if not until.left:
             raise dist.DistStoreError("no rank 0 of this job is there")
-        time.sleep(0.1)
+        time.sleep(0.1)  # between rounds over all ports, where a refused connection returns at once
 
 
 def _hear(host: str, port: int, number: int, until: _Deadline) -> tuple[dist.Store, RankIdentity] | None:

@@ -27,7 +27,7 @@ def numpy_rng(seed: int, *path: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive(seed, *path)))
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step: 2^64 over the golden ratio, odd
 
 
 def _mix(state: np.ndarray) -> np.ndarray:

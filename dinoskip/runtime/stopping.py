@@ -94,7 +94,7 @@ def stopped_by_signals(*, at_end: bool) -> Iterator[None]:
 
     def send(number: int) -> None:
         while stop.dropping:
-            time.sleep(0.01)
+            time.sleep(0.01)  # a few instructions are waited for
         stop.last = -math.inf
         os.kill(os.getpid(), number)
 

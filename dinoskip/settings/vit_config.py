@@ -67,15 +67,16 @@ NetworkName = Annotated[ModelName, WrapValidator(_ours_or_timms), PlainSerialize
 """A name of ours, or ``timm:NAME``."""
 
 AttentionRows = Literal["softmax", "entmax15"]
+# timm's sizes (ViT, table 1; DeiT, table 1; Scaling Vision Transformers, table 2); mini is ours, to train on a CPU.
 WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280, "giant": 1408}
-HEAD_DIM = 64
-DEPTH = 12
+HEAD_DIM = 64  # of all sizes that LARGER does not name, as the next two
+DEPTH = 12  # blocks
 MLP_RATIO = 4
 LARGER: dict[str, tuple[int, int, float]] = {"large": (24, 16, 4), "huge": (32, 16, 4), "giant": (40, 16, 48 / 11)}
 """Blocks, heads and MLP ratio of timm's larger sizes; all others have 12 blocks, heads of 64 channels, ratio 4."""
 MAX_DEPTH = 1000  # blocks: what a damaged or hostile weights file may ask for at most
 MAX_SIZE = 16_384  # pixels
-PATCHES = (8, 14, 16)
+PATCHES = (8, 14, 16)  # of published ViTs; smaller numbers in a name are those of Swin and its kin
 SHAPES: dict[str, tuple[int, int]] = {
     name: (WIDTHS[name.split("_")[1]], int(name.rpartition("patch")[2])) for name in get_args(ModelName)
 }

@@ -23,7 +23,7 @@ from dinoskip.runtime.console import log
 from dinoskip.runtime.distributed import on_main
 from dinoskip.training.objective import Objective
 
-_LOOKED_AT = 8
+_LOOKED_AT = 8  # images: two networks run on them before the training starts
 Start = Callable[[], Mapping[str, Tensor]]
 """Gives a backbone's first weights by name."""
 

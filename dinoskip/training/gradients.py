@@ -60,6 +60,7 @@ def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) ->
     ``norms`` are the gradients' norms on the host: they come with the finite test, and spare the scaling of
     the many gradients that are short enough.
     """
+    # 1e-6 as clip_gradients of DINO's utils.py.
     long = [(g, bound / (n + 1e-6)) for g, n in zip(gradients, norms, strict=True) if bound and n + 1e-6 > bound]
     if long:
         torch._foreach_mul_([g for g, _ in long], [scale for _, scale in long])

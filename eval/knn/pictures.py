@@ -17,7 +17,7 @@ from dinoskip.io.files import atomic_path
 
 NEIGHBOURS = "neighbours"
 _IMAGES = 6  # scored images drawn, spread evenly over the split
-_NEAREST = 5
+_NEAREST = 5  # of each scored image: with it a line of 716 pixels
 _SIDE = 112  # pixels of a cell
 _BORDER = 5  # pixels
 _GAP = 14  # pixels between an image and its neighbours

@@ -33,6 +33,7 @@ _DINOV2: dict[str, Any] = {
     "distort": 0.1,
     "stride": 341,
 }
+# Where they differ from the defaults, which are those of "paper"; the source of each is in docs/protocols.md.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper": {},

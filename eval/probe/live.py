@@ -54,7 +54,7 @@ class RunningNorm:
         for running, new in zip(
             self._running[key], (mean, variance * (len(tokens) / max(len(tokens) - 1, 1))), strict=True
         ):
-            running.lerp_(new, 0.1)
+            running.lerp_(new, 0.1)  # torch's default momentum of BatchNorm
         return (tokens - mean) * (variance + EPS).rsqrt()
 
     def constants(self) -> Constants:

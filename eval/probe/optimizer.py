@@ -85,4 +85,4 @@ def rate_scale(recipe: ProbeConfig, done: int, steps: int) -> float:
         "constant": 1.0,
     }[recipe.schedule]
     rising = recipe.warmup * steps
-    return factor * (max(done / rising, 1e-6) if done < rising else 1.0)
+    return factor * (max(done / rising, 1e-6) if done < rising else 1.0)  # mmcv's warmup_ratio there

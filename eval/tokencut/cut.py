@@ -30,7 +30,7 @@ Grid = tuple[int, int]
 T = TypeVar("T")
 NO_BOX: Box = (-1, -1, -1, -1)  # of a graph without a cut; no pixel is in it
 LEAST_TOKENS = 3  # fewer cannot be cut
-_GPU_BYTES = 2**31
+_GPU_BYTES = 2**31  # larger: fewer launches for small graphs; smaller: less memory beside the network
 _AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
 
 
@@ -118,6 +118,7 @@ class TokenCuts(tuple[TokenCut, ...]):
         return np.array([cut.box for cut in self], dtype=np.int64)
 
 
+# tau and eps are those of main_tokencut.py.
 def tokencut(
     features: ArrayLike | Tensor, grid: Grid, tau: float = 0.2, eps: float = 1e-5, *, binary: bool = True
 ) -> TokenCut | TokenCuts:

@@ -34,7 +34,7 @@ to about 1e-15; graphs with a symmetry that makes them equal have up to 3e-11, o
 because graphs that nearly fall apart have eigenvalues of 1e-5 to 1e-3 that differ well."""
 NEARLY_MULTIPLE = 1e-4  # a smaller share is left to the dense solver
 RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
-FIRST_CHECK = 8
+FIRST_CHECK = 8  # passes, fewer than the 12 to 25 that graphs need: hardly any goes on after it has converged
 RESIDUAL = 5e-11  # of the unit vector u, so that y agrees with a dense solver to 1e-10/gap; 1e-8 saves three passes
 ROUNDING = 2e-16  # a token; error of the operator and the basis
 BREAKDOWN = 1e-12  # length below which a new direction is rounding noise

@@ -85,6 +85,7 @@ class Graphs:
                 f"token {token} has degree {degree[i, token]:g}; use a positive eps and a tau of at least 0"
             )
         n = degree.shape[1]
+        # k edges give a degree of k weight + n floor: the bounds are half an edge below n and above a token's own.
         complete = [self.binary and least > n - self.weight / 2 for least in degree.min(1).tolist()]
         unjoined = [self.binary and most < 1.5 * self.weight + self.floor * n for most in degree.max(1).tolist()]
         return GraphFacts(degree, isolated > 0, image, codes, colours, complete, unjoined)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw
 
-FOUND, TRUTH = (255, 140, 0), (0, 200, 255)
+FOUND, TRUTH = (255, 140, 0), (0, 200, 255)  # orange and light blue, which colour-blind readers tell apart
 _VEIL = 0.35  # brightness of what the cut leaves out
 _WIDTH = 3  # pixels of a box's line
 

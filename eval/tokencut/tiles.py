@@ -22,7 +22,7 @@ from dinoskip.runtime.precision import exact_products
 from eval.tokencut.memory import TILE, packs
 
 U8 = NDArray[np.uint8]
-_BYTE = 8
+_BYTE = 8  # bits, one an edge
 _CODES = ((np.arange(256)[None] >> np.arange(_BYTE)[:, None]) & 1).astype(np.float64)  # (8, 256): bits of each byte
 _SWAPS = ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0))  # Warren, Hacker's Delight 7-3
 

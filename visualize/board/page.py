@@ -18,7 +18,7 @@ from visualize.tables import as_csv
 
 BOARD_FILES = ("index.html", "rows.html", "rows.csv", "board.csv", "refused.csv")
 """What :func:`write_board` makes."""
-_SHOWN_REFUSED = 200
+_SHOWN_REFUSED = 200  # pairs grow as the square of the networks; refused.csv has all
 
 
 def write_board(board: Board, out: Path, title: str = "Board") -> Path:

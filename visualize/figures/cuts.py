@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from visualize import rasters
 from visualize.gallery.sheets import contact_sheet
 
-_LINE = (255, 140, 0)
+_LINE = (255, 140, 0)  # predictions are orange in every picture (docs/tokencut.md)
 MADE_BY = "dinoskip cuts"  # in a figure's file: this program may replace it
 _LONGEST = 240  # pixels of a picture's longer side
 

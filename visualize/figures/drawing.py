@@ -25,12 +25,12 @@ from visualize.palette import VARIANT_COLOURS, variant_colour
 
 # ink, muted, line: of light pages, then of dark ones
 _THEMES = (("#1c1c1f", "#66656b", "#e3e0d9"), ("#ececef", "#a09fa8", "#3a3a41"))
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))  # every six variants, as colours repeat
 _MARKS = (".", "s", "^", "D")
 _BREAKS = " -_,|/;"
 TEXT, TITLE = 9.5, 10.0  # points
-_PNG_DPI = 150
-_COLUMNS = 3
+_PNG_DPI = 150  # dots an inch; more: sharper when enlarged, and more bytes
+_COLUMNS = 3  # panels side by side, 10 inches in all
 PANEL = (3.35, 2.9)  # inches
 
 

@@ -47,7 +47,7 @@ def block_charts(variants: Mapping[str, Sequence[EvalResult]], blocks: Sequence[
         if not numbers:
             continue
         low, high = min(numbers), max(numbers)
-        span = max(high - low, 1e-9)
+        span = max(high - low, 1e-9)  # a flat curve has no span
         lines = [
             ChartLine(
                 key,

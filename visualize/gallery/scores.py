@@ -37,7 +37,7 @@ def best_iou(box: Sequence[float], truth: np.ndarray) -> float | None:
     inner = np.minimum(predicted[2:], others[:, 2:]) - np.maximum(predicted[:2], others[:, :2])
     overlap = np.prod(np.maximum(inner, 0.0), axis=1)
     areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(predicted[2:] - predicted[:2])
-    return float((overlap / np.maximum(areas - overlap, 1e-12)).max())
+    return float((overlap / np.maximum(areas - overlap, 1e-12)).max())  # two empty boxes have no union
 
 
 def mean_cosine(tokens: np.ndarray) -> float | None:

@@ -45,7 +45,7 @@ def reduce_tokens(images: Sequence[np.ndarray]) -> Reduced:
     vectors = scipy.linalg.eigh(gram, subset_by_index=[channels - most, channels - 1])[1][:, ::-1]
     scores = [unit @ vectors for unit in units]
     scales = np.max([np.abs(score).max(axis=0) for score in scores], axis=0)
-    scales = (np.maximum(scales, 1e-12) / 127).astype(np.float32)
+    scales = (np.maximum(scales, 1e-12) / 127).astype(np.float32)  # codes are int8; a constant component is 0
     codes = [np.rint(score / scales).clip(-127, 127).astype(np.int8) for score in scores]
     near = [code * scales for code in codes]
     errors = dict.fromkeys((min(count, most) for count in COMPONENTS), 0.0)

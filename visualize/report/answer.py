@@ -391,7 +391,7 @@ def choices(compared: Sequence[Answer]) -> str:
         for line in answer.lines:
             for score in (score for side in (line.first, line.second) if side for score in side.now):
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
-                if score.how in {BY_CROSS_FITTING, BY_HELD_OUT} and score.optimism >= 0.05:
+                if score.how in {BY_CROSS_FITTING, BY_HELD_OUT} and score.optimism >= 0.05:  # less prints as 0.0
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
     text = " ".join(f"Blocks {how} ({'; '.join(labels)})." for how, labels in hows.items() if how)
     if {BY_CROSS_FITTING, BY_HELD_OUT} & set(hows):

@@ -25,7 +25,7 @@ _DRAWN = 0.80  # the same of screenshots and drawings
 _FEW = 64  # colours that cover 99 % of a label map
 _FEW_IN_16_BITS = 256  # the same of maps of 16 bits, which number instances
 _NEAR = 3  # levels: neighbours of a lossy map that are not equal differ by less
-_MOSTLY_NEAR = 0.88
+_MOSTLY_NEAR = 0.88  # share of neighbours that are so near: lossy maps have more
 _LARGEST = 1024  # pixels a side that are looked at, in the middle: a larger map says the same, later
 
 

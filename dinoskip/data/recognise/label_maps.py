@@ -21,12 +21,12 @@ Look = Callable[[str], ImageContent]
 """Gives the content of an image by its name."""
 
 SAMPLE = 20  # files of a group: the rates of the thresholds of content are for folders of 5 to 20
-SAMPLE_OF_MANY = 5
+SAMPLE_OF_MANY = 5  # the smallest of those folders
 MANY = 40  # groups: of more, fewer files each are looked at
 LONE_SAMPLE = 100  # files of the whole set, where no name says anything
 MOSTLY = 0.8  # of a group's sample
 PAIRED = 0.3  # of a group's files: pairs by chance are fewer
-WELL_PAIRED = 0.9
+WELL_PAIRED = 0.9  # more than PAIRED, because names and pairs decide here against the content
 STRAY = 0.05  # share of maps among photographs that is said and not acted on
 _COMMON = 64  # folders: a stem in more of them is a number, as 0001.png in every class
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")

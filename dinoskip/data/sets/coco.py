@@ -15,7 +15,7 @@ from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Publish
 from dinoskip.data.sets.pairs import COCO_2017, COCO_SITE
 from dinoskip.data.splits import split_path
 
-_SIZES = {"train": 118_287, "val": 5_000}
+_SIZES = {"train": 118_287, "val": 5_000}  # images of 2017, as published
 _INSTANCES = "annotations/instances_{split}2017.json"
 
 

@@ -32,8 +32,8 @@ from dinoskip.runtime.randomness import numpy_rng
 
 YEAR = 2012  # of the VOC layout they are written in
 RECIPE = "scenes.json"
-VERSION = 1
-PLACING_TRIES = 30
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
+PLACING_TRIES = 30  # then the scene has one object less: it may be too full for another
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
@@ -125,6 +125,8 @@ def draw_scene(config: ScenesConfig, number: int) -> Scene:
     placed: list[_Placed] = []
     for position in range(count):
         label = (number if position == 0 else int(rng.integers(config.classes))) % config.classes
+        # Sides, as shares of the scene's: of several objects the first is the largest, whose class the image has; the
+        # others are small enough to find a place beside it.
         low, high = (0.5, 0.72) if count == 1 else (0.38, 0.52) if position == 0 else (0.24, 0.36)
         item = _place(rng, config.kinds[label], label, int(size * rng.uniform(low, high)), size, placed)
         if item is not None:

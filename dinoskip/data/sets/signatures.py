@@ -93,7 +93,7 @@ _FIRST: tuple[Signature, ...] = (_unreadable, _misfits)
 _TURNED = {"boxes": ((10, 0.05), (5, 0.1)), "masks": ((3, 0.04), (1, 0.08))}
 _SURE = 3  # masks from which on a turn is refused; of fewer it is doubtful
 _FOLLOWS = 0.62  # mean rank of edges on borders of masks: of their photographs .74 to .78, of others about .55
-_FLOORS = ((10, 0.6), (1, 0.65))
+_FLOORS = ((10, 0.6), (1, 0.65))  # least such level by files; .5 is chance, which few files exceed more easily
 
 
 def turned(values: LabelValues) -> Finding | None:
@@ -284,7 +284,7 @@ def ade20k_shifted(values: LabelValues) -> Finding | None:
         return total
 
     best = max(_SHIFTS, key=score)
-    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:
+    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:  # a sum of chances grows as the root
         return None
     text = f"skies and floors lie where they do in photographs if every class number is raised by {best}"
     remedy = "numbering=reduced ignores 255; see whether the masks were reduced by one and other kept as 0"

@@ -114,7 +114,7 @@ def _trained(
         classes = images.classes(recipe.dataset)
     seen = images.count(recipe.dataset, "train", use) // recipe.batch_size * recipe.epochs * recipe.batch_size
     flop = float(image_flops(model, recipe, classes)) * seen * runs
-    checkpoint = parameters * (4.0 * copies + optimizer.state_bytes)
+    checkpoint = parameters * (4.0 * copies + optimizer.state_bytes)  # float32 has 4 bytes
     disk = 0.0 if node.stage == "sweep" else checkpoint * (len(recipe.keep_epochs) + 1)
     return Cost(node.stage, node.variant, flop, disk, work=flop, kind=f"{node.stage} {optimizer.name}")
 
@@ -199,7 +199,7 @@ def _line(what: str, costs_of: Sequence[Cost], card: str, measured: Mapping[str,
     images = sum(cost.images for cost in costs_of)
     return (
         what, str(len(costs_of)), f"{images:,}" if images else "", _hours(hours), f"{more}{_hours(sum(known))}",
-        f"{disk:,.1f}" if disk >= 0.05 else "",
+        f"{disk:,.1f}" if disk >= 0.05 else "",  # less prints as 0.0
     )  # fmt: skip
 
 

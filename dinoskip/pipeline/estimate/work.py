@@ -21,7 +21,7 @@ from dinoskip.pipeline.variants import Variant
 from dinoskip.settings.networks import Network, network_of_config
 from dinoskip.settings.vit_config import VitConfig
 
-IMAGENET = {"train": 1_281_167, "val": 50_000}
+IMAGENET = {"train": 1_281_167, "val": 50_000}  # images of ILSVRC2012, as published
 CLASSES = 1000  # of ImageNet-1k
 _PHOTOGRAPH, _COCO = (375, 500), (480, 640)  # most of VOC and ADE20K; of COCO
 

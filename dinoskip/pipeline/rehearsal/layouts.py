@@ -32,7 +32,7 @@ from dinoskip.io.images import image_size
 
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 PHOTOS = ("coffee", "china", "flower", "grass")
-SIZES = ((48, 64), (64, 48), (56, 56), (50, 71))
+SIZES = ((48, 64), (64, 48), (56, 56), (50, 71))  # flat, upright, square, and sides that no patch size divides
 Box = tuple[int, int, int, int]
 
 

@@ -30,7 +30,7 @@ from visualize.report.papers import PAPERS
 
 SIDES = {8: 32, 14: 42, 16: 48}  # of images, by the patch; other patches: three of them
 BLOCKS = 4  # of a network, unless its depth is what is compared
-BATCH = 8
+BATCH = 8  # several steps an epoch of COMPOSED's 32 images
 IMAGENET = 1000  # classes; what tables call ImageNet is known by their number
 COMPOSED = {"images": 32, "videos": 2, "frames": 3, "objects": 1, "views": 2, "size": 64}
 """Most of what is composed, of whichever kind; of what is read, :mod:`.layouts` makes little."""
@@ -41,6 +41,7 @@ FAMILIES = {
     "pvt": "timm:pvt_v2_b0", "davit": "timm:davit_tiny", "convmixer": "timm:convmixer_768_32",
 }  # fmt: skip
 """The smallest of timm's families that are trained under their own names; their images are of 32 pixels, or 28."""
+# At most, by setting: full heads would cost more than the shrunk networks.
 HEADS = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "decoder_dim": 64, "decoder_depth": 1, "queue": 32}
 SIDE = "side"
 TASKS: dict[str, int | str] = {

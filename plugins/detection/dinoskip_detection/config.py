@@ -40,7 +40,7 @@ class DetectionConfig(Config):
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0."""
         rising = min(self.warmup, steps // 10)
-        falls = sum(12 * step >= part * steps for part in (8, 11))
+        falls = sum(12 * step >= part * steps for part in (8, 11))  # as in mmdetection's 1x schedule of 12 epochs
         return self.lr * min(1.0, (step + 1) / (rising + 1)) * 0.1**falls
 
     @property

@@ -26,9 +26,9 @@ from dinoskip.models.backbone import LevelBackbone
 from dinoskip.models.levels import HookedLevels
 from dinoskip_detection.config import DetectionConfig
 
-STRIDES = (4, 8, 16, 32)
+STRIDES = (4, 8, 16, 32)  # of ViTDet's simple pyramid (Li et al. 2022, section 3), as a ResNet's FPN has them
 _ANCHORS = (32, 64, 128, 256, 512)  # sides in pixels, of the four maps and of the coarsest one, every second cell
-_ASPECTS = (0.5, 1.0, 2.0)
+_ASPECTS = (0.5, 1.0, 2.0)  # of torchvision's fasterrcnn_resnet50_fpn, as the sides above
 
 
 class SimplePyramid(nn.Module):
@@ -98,6 +98,7 @@ class BlockMap:
                 tokens = adapter.run_block(index, tokens, context)
             final = adapter.final_norm(tokens) if self.norm == "final" else None
             tokens = (tokens if final is None else final)[:, self.backbone.num_prefix_tokens :]
+        # eps as Backbone.normed has it, so that both read the same.
         return (F.layer_norm(tokens, tokens.shape[-1:], eps=1e-6) if self.norm == "layer" else tokens), grid
 
 

@@ -28,7 +28,7 @@ from dinoskip_objectives.ibot import IBOT, IbotNetwork, IbotRates, patch_loss
 from dinoskip_objectives.ibot_config import IbotConfig
 from dinoskip_objectives.overlaps import Overlaps
 
-ITERATIONS = 3
+ITERATIONS = 3  # SwAV's and DINOv2's
 LEAST = -80.0  # logarithm of the least share that a prototype is given: float32 holds its exponential
 
 

@@ -16,7 +16,7 @@ from dinoskip.runtime.precision import at_least_float32
 from dinoskip.training.addends_config import Level, Negatives
 from dinoskip_objectives.distill_config import CosineOver, PointLoss
 
-COSINE, SMOOTH_L1 = 0.9, 0.1
+COSINE, SMOOTH_L1 = 0.9, 0.1  # weights in Theia and AM-RADIO
 
 
 def point_loss(student: Tensor, teacher: Tensor, kind: PointLoss, cosine_over: CosineOver = "token") -> Tensor:
@@ -85,7 +85,7 @@ def _kl(student: Tensor, teacher: Tensor) -> Tensor:
     return divergence.sum(-1).mean()
 
 
-EPS = 1e-8
+EPS = 1e-8  # koleo_loss.py of DINOv2
 
 
 def koleo(cls: Tensor, neighbours: int = 1, groups: int = 1) -> Tensor:

@@ -28,7 +28,7 @@ def draw_(decoder: nn.Module, seed: int, zero: tuple[str, ...] = ()) -> None:
     for name, parameter in decoder.named_parameters():
         rng = torch_rng(seed, "init", "head", name)
         if name.endswith("_token"):
-            parameter.normal_(0.0, 0.02, generator=rng)
+            parameter.normal_(0.0, 0.02, generator=rng)  # the mask token of MAE's decoder
         elif parameter.ndim == 2 and not name.endswith(zero):
             nn.init.xavier_uniform_(parameter, generator=rng)
         else:
@@ -67,7 +67,7 @@ class LongSkipDecoder(nn.Module):
 
     def __init__(self, width: int, dim: int, depth: int, kept: int, patch: int, grid: int, *, seed: int = 0) -> None:
         super().__init__()
-        norm: Any = partial(nn.LayerNorm, eps=1e-6)
+        norm: Any = partial(nn.LayerNorm, eps=1e-6)  # that of timm's ViTs, which the blocks are
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.embed = nn.Linear(dim, dim)
         self.long = nn.ModuleList([LongSkip(width, dim) for _ in range(min(kept, depth))])

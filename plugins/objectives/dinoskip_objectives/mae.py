@@ -90,7 +90,7 @@ def patch_targets(images: Tensor, patch: int, norm_pix: bool) -> Tensor:
     if not norm_pix:
         return pixels
     variance, mean = torch.var_mean(pixels, dim=-1, keepdim=True)
-    return (pixels - mean) / (variance + 1e-6).sqrt()
+    return (pixels - mean) / (variance + 1e-6).sqrt()  # norm_pix_loss of models_mae.py
 
 
 def reconstruction_loss(painted: Tensor, targets: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class MaeDecoder(nn.Module):
 
     def __init__(self, width: int, dim: int, depth: int, patch: int, grid: int, *, seed: int = 0) -> None:
         super().__init__()
-        norm: Any = partial(nn.LayerNorm, eps=1e-6)
+        norm: Any = partial(nn.LayerNorm, eps=1e-6)  # models_mae.py, as the encoder's
         self.embed = nn.Linear(width, dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
         heads = dim // HEAD_DIM

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dinoskip.runtime.randomness import numpy_rng, uniforms
 
-TRIES = 10
+TRIES = 10  # iBOT's loader.py
 LOG_ASPECT = math.log(1 / 0.3)  # of a block: height by width from 0.3 to 1 / 0.3
 
 

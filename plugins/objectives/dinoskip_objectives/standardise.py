@@ -48,6 +48,7 @@ def phi_s(features: Tensor) -> Standardisation:
     eigenvalues, vectors = torch.linalg.eigh(torch.cov(values.T))
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     phi = eigenvalues.clamp_min(0).mean().sqrt()
+    # Of a constant sample phi is 0.
     weight = hadamard(len(mean)).to(vectors) @ (vectors * largest.sign()).T / phi.clamp_min(1e-12)
     return Standardisation(mean.float(), weight.float())
 

@@ -73,7 +73,7 @@ def _table1() -> PublishedTable:
 
 
 _SETS2 = ("VOC2012", "COCO-Stuff", "ADE20K")
-_COLUMNS = ((300, SKIP), (300, INITIALISED), (200, INITIALISED))
+_COLUMNS = ((300, SKIP), (300, INITIALISED), (200, INITIALISED))  # epochs and variants, in the order printed
 
 
 def _table2() -> PublishedTable:
@@ -130,6 +130,7 @@ def _figure3() -> PublishedTable:
     return PublishedTable("paper.figure3", title, _epoch_head(sets), 2, rows, rule=best)
 
 
+# Variants and blocks of the lines of tables 3 and 4, in the order printed.
 _DEPTHS = ((SKIP, 12), (INITIALISED, 12), (INITIALISED, 11), (INITIALISED, 10), (INITIALISED, 9))
 
 

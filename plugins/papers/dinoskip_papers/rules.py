@@ -11,7 +11,7 @@ from visualize.rows import DEFAULT, INITIALISED, SKIP
 SINGLE, SEVERAL, EARLIER, LAST = "single", "several", "earlier", "last"  # features of which blocks
 ACCURACY = ("knn", "classify")  # of the network as a whole: its last block's
 _NO_PAIR = "no two variants of this study differ in this alone"
-_ALL_BLOCKS = 12
+_ALL_BLOCKS = 12  # of the ViT-S with skips that shallower networks are compared with
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ _LEARNT = (*ACCURACY, "probe")  # what a network that does not train loses
 _DENSE = ("probe", "tokencut")
 _SKIPLESS, _WITH_SKIPS = Side((INITIALISED,)), Side((SKIP,))
 _EARLY = replace(_SKIPLESS, epochs=(200,))
-_BOTH_EPOCHS = (EPOCHS, 200)
+_BOTH_EPOCHS = (EPOCHS, 200)  # at which the paper prints skipless networks
 _MULTISCALE = (SEVERAL,)
 COMPARABLE = 2.0  # percent points: what "comparably" may mean
 NO_LOSS = 1.0  # percent points: what shorter training may cost

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from dinoskip.settings.config import OneOrSeveral
 from eval.protocols import ProtocolConfig
 
+# Where they differ from the defaults, which are ours: by the public code of STEGO and Leopart.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "ours": {},

@@ -20,7 +20,7 @@ from dinoskip.decisions.cross_fitting import SPLITS
 from dinoskip.runtime.randomness import numpy_rng
 
 I64 = NDArray[np.int64]
-NO_CLASS = -1
+NO_CLASS = -1  # no label is below 0: such a cluster counts as wrong for every class
 
 
 def confusion(clusters: NDArray[np.integer], labels: NDArray[np.integer], shape: tuple[int, int]) -> I64:

@@ -15,7 +15,7 @@ from dinoskip_dense.depth.config import DepthConfig
 Image = NDArray[np.uint8]
 Depth = NDArray[np.float32]
 _BORDER = (45 / 480, 472 / 480, 43 / 640, 608 / 640)  # of the image: top, bottom, left, right of what is kept
-_GAMMA, _BRIGHTNESS, _CHANNELS = (0.9, 1.1), (0.75, 1.25), (0.9, 1.1)
+_GAMMA, _BRIGHTNESS, _CHANNELS = (0.9, 1.1), (0.75, 1.25), (0.9, 1.1)  # ColorAug of DINOv2's depther
 
 
 def augmented(image: Image, depth: Depth, recipe: DepthConfig, rng: np.random.Generator) -> tuple[Image, Depth]:

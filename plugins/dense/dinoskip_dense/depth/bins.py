@@ -13,9 +13,9 @@ from torch.nn.functional import interpolate
 
 from eval.upsampling import bilinear
 
-_OFFSET = 0.1
+_OFFSET = 0.1  # on the ReLU, so that no bin's weight is 0: DINOv2's depth head
 _SAFE = 1e-3  # metres added before the logarithm
-_MEAN_SHARE = 0.15
+_MEAN_SHARE = 0.15  # of SigLoss; 1 would be the plain mean square of g, 0 would ignore the scale
 _CHUNK = {"cpu": 2**18, "cuda": 2**27}  # logits of tokens whose heads are done together
 _BAND = {"cpu": 2**20, "cuda": 2**27}  # logits at places held at once: a CPU wants them in its cache
 
@@ -62,7 +62,7 @@ def sig_loss(depth: torch.Tensor, truth: torch.Tensor, farthest: float, *, varia
     if variance:
         spread = ((g - mean[:, None, None, None]) * known).square().flatten(1).sum(1)
         loss = loss + spread / (count - 1).clamp(min=1)
-    return loss.clamp(min=1e-20).sqrt() * (count > 1)
+    return loss.clamp(min=1e-20).sqrt() * (count > 1)  # the root has no slope at 0
 
 
 def logit_gradients(

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from eval.protocols import LearningRates, ProtocolConfig
 
+# Where they differ from the defaults, which are DINOv2's depther; the source of each is in docs/heads.md.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dinov2": {},

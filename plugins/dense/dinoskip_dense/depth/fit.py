@@ -32,7 +32,7 @@ from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import Group, draw_uniform
 
-_INIT_DEVIATION = 0.01
+_INIT_DEVIATION = 0.01  # DINOv3's depth head (init: normal)
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ def fit_heads(given: TaskInputs, rows: NDArray[np.int64], groups: Sequence[Group
     features = FrozenFeatures(given.backbone, chain.from_iterable(groups), config.norm)
     stack = HeadStack(
         groups, sorted(config.learning_rates), config.bins, features.dim, config.weight_decay, features.device,
+        # 0.9 of AdamW, unless the schedule is one cycle, which varies it
         affine=config.batchnorm, betas=(0.9, config.second_beta), clip=config.clip,
         init_std=_INIT_DEVIATION if config.init == "normal" else 0.0, seed=seed,
     )  # fmt: skip

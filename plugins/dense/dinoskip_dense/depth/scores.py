@@ -8,6 +8,8 @@ import torch
 
 NAMES = ("RMSE", "AbsRel", "log10", "SILog", "delta1", "delta2", "delta3", "RMSE log", "SqRel")
 """In the order of :func:`depth_scores`: RMSE and SqRel in metres, SILog times 100, deltas as shares (0..1)."""
+# Eigen et al. 2014 cut NYU's frames to rows 45 to 471 and columns 41 to 601, where depth was measured; Garg et al. 2016
+# cut KITTI's, by shares of the sides.
 _NYU = (480, 640)
 _EIGEN = (45, 471, 41, 601)  # of 480 × 640
 _GARG = (0.40810811, 0.99189189, 0.03594771, 0.96405229)
@@ -55,7 +57,7 @@ def depth_scores(
         mean(difference.abs() / t),
         mean(tens),
         100 * variance.sqrt(),
-        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),
+        *(mean((ratio < 1.25**power).to(p.dtype)) for power in (1, 2, 3)),  # delta1 to delta3, Eigen et al. 2014
         squares.sqrt(),
         mean(difference.square() / t),
     ]

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from dinoskip.settings.config import Distinct, Positive
 from eval.protocols import LearningRates, ProtocolConfig
 
+# Where they differ from the defaults, which are DINOv2's; "dino" is its eval_linear.py (docs/heads.md).
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dinov2": {},

@@ -31,7 +31,7 @@ from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from eval.stacked import Group
 
-_INIT_DEVIATION = 0.01
+_INIT_DEVIATION = 0.01  # eval_linear.py of DINO, and of DINOv2
 _SHOWN = 64  # images a forward pass, when they are scored
 _COPIES = 3  # of all weights, at once: themselves, their momentum, their gradient
 

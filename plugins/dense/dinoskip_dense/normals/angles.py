@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity, elu, interpolate
 from dinoskip_dense.depth.bins import upsampled
 
 _EDGE = 1e-4  # of the cosine, so that its arc has a slope
-LIMITS = (11.25, 22.5, 30.0)
+LIMITS = (11.25, 22.5, 30.0)  # degrees: those that the field reports, probe3d too
 NAMES = ("RMSE angle", *(f"within {limit:g}" for limit in LIMITS))
 """In the order of :func:`normal_scores`: degrees, then shares (0..1) of pixels within so many degrees."""
 
@@ -25,7 +25,7 @@ def angular_loss(predicted: torch.Tensor, truth: torch.Tensor, valid: torch.Tens
     cosine = cosine_similarity(predicted[:, :, :3], truth[None], dim=2)
     loss = cosine.clamp(-1 + _EDGE, 1 - _EDGE).acos()
     if predicted.shape[2] > 3:
-        sure = elu(predicted[:, :, 3]) + 1.01
+        sure = elu(predicted[:, :, 3]) + 1.01  # ELU is above -1: at least 0.01 sure
         loss = (1 + (-sure * torch.pi).exp()).log() - (sure.square() + 1).log() + sure * loss
     return (loss * valid).flatten(1).sum(1) / valid.sum().clamp(min=1)
 

@@ -17,7 +17,7 @@ from dinoskip_dense.normals.fit import fit_heads
 from dinoskip_dense.surfaces import Measures, baseline_images, evaluate_surfaces
 
 MEASURES = Measures("normals", NAMES, error=NAMES[0], share=NAMES[1])
-_BASELINE_SIDE = 120
+_BASELINE_SIDE = 120  # as many as rows of the depth baseline
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:

@@ -61,6 +61,7 @@ class MaskCutRound:
         return not self.is_cut
 
 
+# tau as in the commands of CutLER's README; the default of its maskcut.py is 0.2.
 def maskcut(
     features: ArrayLike | Tensor, grid: Grid, tau: float = 0.15, eps: float = 1e-5, rounds: int = 3
 ) -> list[MaskCutRound]:

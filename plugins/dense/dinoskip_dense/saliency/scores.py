@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dinoskip.data.segmentation import IGNORE
 
 F64 = NDArray[np.float64]
-BETA2 = 0.3
+BETA2 = 0.3  # precision weighs more than recall: Achanta et al. 2009, and TokenCut's metric.py
 THRESHOLDS: F64 = np.arange(255) / 255
 """A pixel is predicted where its value is greater, k / 255 for k = 0..254."""
 

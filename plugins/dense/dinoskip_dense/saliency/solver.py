@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 SIGMA_PLACE, SIGMA_LUMA, SIGMA_CHROMA = 16, 16, 8  # a cell's sides: pixels, levels of 0..255
-SMOOTHNESS = 256.0
+SMOOTHNESS = 256.0  # lambda of the paper's equation 1, by TokenCut's code
 CONFIDENCE = 0.999  # of the target, at every pixel
 LEAST_DIAGONAL = 1e-5  # of the preconditioner
 BALANCING = 10  # iterations that make the blur's rows and columns add up alike
 ITERATIONS, TOLERANCE = 25, 1e-5  # of conjugate gradients
+# From RGB to YCbCr of JPEG (JFIF), of which cells take luma and chroma.
 _YUV = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
 
 

@@ -112,7 +112,7 @@ class Matcher:
         if self.config.protocol != "dift":
             return normalize(tokens.float(), dim=-1), None
         lengths = upsampled_lengths(tokens.float().view(*self.grid, -1), place.original)
-        return tokens.float(), lengths.clamp(min=1e-12).reciprocal()
+        return tokens.float(), lengths.clamp(min=1e-12).reciprocal()  # as normalize: a zero vector stays zero
 
     def match(
         self, descriptors: Tensor, target: tuple[Tensor, Tensor | None], points: F64, extent: float, place: Placement

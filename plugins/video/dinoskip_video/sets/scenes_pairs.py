@@ -22,7 +22,7 @@ from dinoskip.data.sprites import KINDS, background
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip_video.sets.spair import SpairLayout
 
-VERSION = 1
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
 SPLIT = "test"
 _SHAVED = 4  # times 4 of a sprite's 256 pixels: how far inside its outline keypoints lie
 _CANDIDATES = 2000  # places that keypoints are chosen from

@@ -21,7 +21,7 @@ from dinoskip.data.sprites import KINDS, background
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip_video.sets.davis import LEAST_FRAMES, DavisLayout
 
-VERSION = 1
+VERSION = 1  # of the recipe: higher where the same settings give other bytes
 SPLIT = "val"
 _ASPECT = 4 / 3  # width of a frame by its height
 _PAN = 0.12  # how far the background moves, by the frame's width
@@ -101,12 +101,14 @@ def _track(
     kind = KINDS[int(rng.integers(len(KINDS)))]
     sprite = kind.make(rng)
     share = 1 / count
+    # Shares below 1 leave room between neighbours, and above and below, to move in.
     side = min(0.55 * height, 0.9 * share * width) * rng.uniform(0.85, 1)
     first = np.array([width * share * (place + 0.5), height * rng.uniform(0.42, 0.58)])
     speed = rng.uniform(-_GLIDE, _GLIDE, 2) * (width, height)
     time = np.linspace(0, 1, config.frames)
     sway = 0.04 * height * np.sin(2 * np.pi * (rng.uniform(0.5, 1.5) * time))
     places = first + time[:, None] * speed + sway[:, None] * (0, 1)
+    # Of middles: about a fifth of an object may leave the frame, so that it stays in sight.
     lowest, highest = 0.3 * side, np.array([width, height]) - 0.3 * side
     angles = rng.uniform(-1, 1) * min(kind.tilt, 60) * time + rng.uniform(-1, 1) * min(kind.tilt, 60) / 2
     return _Track(sprite, np.clip(places, lowest, highest), angles, side * (1 + rng.uniform(-0.25, 0.25) * time))

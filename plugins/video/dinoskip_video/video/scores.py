@@ -77,6 +77,7 @@ def object_scores(values: F64) -> ObjectScores:
 
     Quarters share their ends, as in the evaluation of DAVIS: with few frames they overlap.
     """
+    # 1e-10 as davis2017-evaluation: halves are rounded up, and not to even numbers.
     ends = np.round(np.linspace(1, values.shape[1], 5) + 1e-10).astype(int) - 1
     quarters = [values[:, first : last + 1].mean(1) for first, last in itertools.pairwise(ends)]
     return ObjectScores(values.mean(1), (values > 0.5).mean(1), quarters[0] - quarters[-1])
