@@ -152,10 +152,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def memory_refused(error: BaseException | None) -> DinoskipError | None:
-    """What to say if memory, a thread or an open file was refused by the system, here or as the cause; else None.
+    """Return an error if the system refused memory, a thread or an open file, here or as the cause; else None.
 
-    NumPy, torch and the loader of libraries each say so in their own way, with what was asked for, and a library that
-    was to be built then says that it cannot be.
+    NumPy, torch and the loader of libraries each report this in their own words, with the size that was requested. A
+    library that cannot be built for this reason reports only that it cannot be built.
     """
     while error is not None:
         text = str(error).lower()

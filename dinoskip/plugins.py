@@ -42,7 +42,7 @@ GROUPS = (
 FILES = "DINOSKIP_PLUGINS"
 """Environment variable with the files of plug-ins, separated as in PATH."""
 PARTS = "PARTS"
-"""What a file calls its table of parts."""
+"""Name of the table of parts in a file."""
 LAST = 1000
 """Place of a part that has no ``order`` of its own, behind those that come with dinoskip."""
 
@@ -156,7 +156,7 @@ def _part(plugin: Plugin, kind: type) -> Any:
 
 
 def _problem(group: str, name: str, part: Any, kind: type) -> str | None:
-    """What is wrong with a part: it is of another kind, or calls itself otherwise than its entry point."""
+    """Return the problem with a part, or None: it is of another kind, or its name is not that of its entry point."""
     if isinstance(part, type):
         if not issubclass(part, kind):
             return f"{part.__name__} is not derived from {kind.__name__}"

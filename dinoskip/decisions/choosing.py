@@ -69,7 +69,7 @@ class Score:
 
     @property
     def failed(self) -> str:
-        """How the method failed there, whose number then stands without an interval; nothing where it did not."""
+        """Failure of the method at this block, whose number then has no interval; empty if it did not fail."""
         return next(filter(None, map(failed_cuts, self.read or (self.row,))), "")
 
     @property
@@ -79,7 +79,7 @@ class Score:
 
     @property
     def optimism(self) -> float:
-        """How much better the best block on the images shown is, in the row's unit; 0 if it is the one shown."""
+        """Advantage of the best block on the images shown, in the row's unit; 0 if that is the block of this score."""
         if self.best is None:
             return 0.0
         return (self.value - self.best.value) if is_error(self.row.metric) else (self.best.value - self.value)
@@ -204,7 +204,7 @@ def records_by_row(
 
 
 def _without_fit(row: EvalResult) -> EvalResult:
-    """What a row of a fit and that of the mean over fits have in common."""
+    """Return the row without the fields of its own fit; the rest is equal for all fits and for the mean over them."""
     note = row.note.rpartition("seed ")[0].rstrip(", ") if row.is_of_a_seed else row.note
     own: dict[str, Any] = dict.fromkeys(("low", "high", "deviation", *OF_A_NETWORK))
     return replace(row, note=note, seed=0, value=0.0, no_interval="", **own)

@@ -79,7 +79,7 @@ class NetworkScores:
 
     @property
     def gain(self) -> Difference | None:
-        """How much better it is than its own start, paired by seed; None if not every seed has one."""
+        """Improvement over the network's own initialisation, paired by seed; None if a seed was not scored there."""
         now, before = aligned(self.now, self.before)
         return _gain(now, before, self.lowest)
 
@@ -94,11 +94,11 @@ class NetworkScores:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison of a page says: ``sign`` 1 where the first network is better, -1 where it is worse, else 0.
+    """Verdict of one comparison: ``sign`` is 1 where the first network is better, -1 where it is worse, else 0.
 
-    ``p`` is corrected for the ``comparisons`` of the page that were tested, nan where this one was not; ``why`` says
-    what else than p leaves it undecided. ``one_each``: both networks were trained once; ``lowest``: the lower number is
-    the better one.
+    ``p`` is corrected for the ``comparisons`` of the page that were tested, nan where this one was not; ``why`` is
+    the reason, other than p, that leaves it undecided. ``one_each``: both networks were trained once; ``lowest``: the
+    lower number is the better one.
     """
 
     sign: int
@@ -172,7 +172,7 @@ class ComparedPair:
 
     @property
     def barred(self) -> str:
-        """Why there is nothing to test, whatever the numbers are; nothing where there is."""
+        """Reason why there is nothing to test, whatever the numbers are; empty if there is something to test."""
         shown = dict.fromkeys(side.name for side in (self.first, self.second) if side.is_shown)
         return self.unresolved or (f"chosen on the images shown: {' and '.join(shown)}" if shown else "")
 

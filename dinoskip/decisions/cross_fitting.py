@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def optimism(self) -> float:
-        """How much the score of the block chosen on the reported units is above, or of errors below."""
+        """Score of the best block on the reported units less the cross-fitted one (at least 0, of errors at most 0)."""
         return self.oracle - self.estimate.value
 
 
@@ -85,11 +85,11 @@ def cross_fitted_best(
 
 
 _Split = tuple[F64, F64, F64, tuple[int, int]]
-"""What a split adds up: see :func:`_of_split`."""
+"""Result of one split; see :func:`_of_split`."""
 
 
 def _halves(n: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Which units (n,) are in the first half, in each of :data:`SPLITS` splits."""
+    """Draw the first half of the units in each of :data:`SPLITS` splits, as flags (n,)."""
     rng, halves = numpy_rng(seed, "cross-fitting", n), []
     for _ in range(SPLITS):
         halves.append(np.zeros(n, dtype=bool))
@@ -119,9 +119,9 @@ def _splits(
 
 
 def _of_split(inside: F64, every: F64, first: NDArray[np.bool_], sign: float) -> _Split:
-    """A split's score in each fit (F,), the units' jackknife parts (n, K) with the blocks held, what each unit without
-    changes by the other choice (n,), and the two blocks, of the areas (n, L, F, K) of all blocks and fits. Parts and
-    changes are means over fits. Choices are linear in the units."""
+    """Return a split's score in each fit (F,), the units' jackknife parts (n, K) with the blocks held, the change of
+    the score where leaving a unit out changes the choice (n,), and the two blocks, from the areas (n, L, F, K) of all
+    blocks and fits. Parts and changes are means over fits. Choices are linear in the units."""
     halves = [(inside[units].sum(0), every[units].sum(0)) for units in (first, ~first)]
     scores = [np.where(np.isfinite(found := mean_iou(*half).mean(-1)), sign * found, -np.inf) for half in halves]
     best = [int(score.argmax()) for score in scores]

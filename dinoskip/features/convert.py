@@ -107,7 +107,7 @@ def facets_of(path: str | Path, facet: str | None = None) -> list[FeatureStore]:
 
 
 def _description(stores: Sequence[FeatureStore]) -> dict[str, Any]:
-    """What the copy is of; ``facet``, ``norm`` and ``dim`` are lists where there are several facets, as in a store."""
+    """Return the copy's description; ``facet``, ``norm`` and ``dim`` are lists for several facets, as in a store."""
     about = {name: value for name, value in stores[0].manifest.items() if name != "facets"}
     if len(stores) > 1:
         about |= {name: [store.manifest[name] for store in stores] for name in ("facet", "norm", "dim")}
@@ -198,7 +198,7 @@ def _write_hdf5(h5py: Any, stores: Sequence[FeatureStore], path: Path) -> None:
 
 
 def _most_bytes(store: FeatureStore) -> int:
-    """What a store's arrays and description take in one file of HDF5, at most."""
+    """Return an upper bound on the bytes of a store's arrays and description in one HDF5 file."""
     held = sum((store.path / name).stat().st_size for name in list_files(store.path))
     return held + 128 * len(store.ids) + 2**20  # sizes and a string's places for each image, headers
 
@@ -250,4 +250,4 @@ def _card(stores: Sequence[FeatureStore], name: str) -> str:
 SAVE: Mapping[str, Callable[[Sequence[FeatureStore], Path], None]] = MappingProxyType(
     {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5}
 )
-"""What ``dinoskip features convert --to`` writes."""
+"""Writers of the formats of ``dinoskip features convert --to``."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ImageSet(Protocol):
-    """What can be exported: image ids, and where image i lies."""
+    """Images that can be exported: their ids, and the path of image i."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -39,7 +39,7 @@ class ImageSet(Protocol):
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What is read of each image, and how: the arguments of :func:`dinoskip.features.export` of these names."""
+    """Settings of the features of each image: the arguments of :func:`dinoskip.features.export` of the same names."""
 
     blocks: Sequence[int] | str
     facet: str | Sequence[str] = "out"
@@ -67,7 +67,7 @@ class ExportPlan:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What work begun must agree in to be continued."""
+        """Values that must be equal for an interrupted export to be continued."""
         return {"key": self.manifest["key"], "batch_size": self.batch_size, "format": "npy"}
 
     @property

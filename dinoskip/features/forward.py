@@ -61,7 +61,7 @@ def decoding_threads(workers: int) -> int:
 
 
 class RowWriter(Protocol):
-    """What takes the rows: :class:`dinoskip.features.writer.StoreWriter`, or arrays in memory."""
+    """Receiver of the rows: :class:`dinoskip.features.writer.StoreWriter`, or arrays in memory."""
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
         """Take ``values``, contiguous, as stored and not changed later, for rows ``row`` and following of an array."""
@@ -192,7 +192,7 @@ class ForwardPasses:
         self.writer.finish(ready.number)
 
     def _explained(self, failure: _NotFinite) -> DataError:
-        """What is wrong with a row that is not finite: computed once more, to see it before it was converted."""
+        """Return the error for a row that is not finite, after computing its features again to see them unconverted."""
         batch, dtype = self.plan.batches[failure.number], self.plan.manifest["dtype"]
         with torch.inference_mode():
             features = self._features(failure.number, [self._load(i) for i in batch])[failure.name][failure.row]

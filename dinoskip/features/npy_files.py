@@ -88,7 +88,7 @@ def locate_array(folder: Path, name: str) -> ArrayLocation:
 
 
 def verification_wanted() -> bool:
-    """What ``DINOSKIP_VERIFY`` says, 1 where it is not set; :class:`ConfigError` unless it is 0 or 1."""
+    """Return whether ``DINOSKIP_VERIFY`` is 1, its default. Raises :class:`ConfigError` unless it is 0 or 1."""
     text = os.environ.get("DINOSKIP_VERIFY", "1")
     if text not in ("0", "1"):
         raise ConfigError(f"DINOSKIP_VERIFY={text!r} is neither 0 nor 1")

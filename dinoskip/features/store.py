@@ -58,7 +58,7 @@ def as_float(stored: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _of_facet(manifest: dict[str, Any], facet: str | None, path: Path) -> dict[str, Any]:
-    """What a description says of one facet, of all that it is of; :class:`DataError` for one that it is not of."""
+    """Return a store's description for one facet (None: the first). Raises :class:`DataError` if the store lacks it."""
     held = manifest["facet"]
     facets = [held] if isinstance(held, str) else held
     if facet is not None and facet not in facets:
@@ -74,7 +74,7 @@ Pair = tuple[Count, Count]
 
 
 class StoreDescription(BaseModel):
-    """What ``features.json`` must hold to be used; other keys are left alone."""
+    """Fields that ``features.json`` must have to be used; other keys are ignored."""
 
     model_config = ConfigDict(strict=False, extra="ignore")
     ids: tuple[str, ...] = Field(min_length=1)
@@ -140,7 +140,7 @@ class StoreDescription(BaseModel):
 
 
 class FeatureSet(ABC):
-    """What is known of the features of N images before any is read: the base of a store and of windows.
+    """Description of the features of N images, before any is read: the base class of stores and of windows.
 
     Attributes
     ----------
@@ -336,7 +336,7 @@ class FeatureStore(FeatureSet):
         return (len(self.ids), h * w, self.dim)
 
     def _locate(self, name: str, shape: tuple[int, ...]) -> ArrayLocation:
-        """Where an array lies; :class:`DataError` unless it is what the manifest says."""
+        """Return an array's location. Raises :class:`DataError` unless dtype and shape are those of the manifest."""
         location = locate_array(self.path, name)
         if (location.dtype, location.shape) != (STORED[self.dtype], shape):
             raise DataError(

@@ -29,7 +29,7 @@ RESAMPLING = MappingProxyType(
 
 
 class Transform(Config):
-    """How an image is brought to size.
+    """Resizing and cropping of an image to the input size.
 
     ``square``: resized to size × size, aspect ignored, so that every label pixel has a token. ``center_crop``:
     short side resized to size × 256 / 224, then the centre size × size (k-NN). ``native``: not resized; after

@@ -87,7 +87,7 @@ def _sum_of_rows(values: NDArray[np.uint8]) -> int:
 
 
 def _sum_of_batch(sums: Mapping[str, int]) -> int:
-    """What a journal records of a batch, never 0, of the sums of its rows in each array."""
+    """Return the checksum of a batch in a journal, never 0, from the sums of its rows in each array."""
     return zlib.crc32(canonical_json(sums).encode()) or 1
 
 

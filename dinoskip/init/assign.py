@@ -167,7 +167,7 @@ def zeros(model: nn.Module, names: Iterable[str | None]) -> Assignments:
 
 
 def _unsuited(attention: Attention) -> str | None:
-    """Why products of an attention's factors are not what it computes with, or None."""
+    """Return why the attention does not compute with the products of its factors, or None if it does."""
     if attention.over != "tokens":
         return "its softmax is over channels, so W_Q W_Kᵀ forms no logits"
     if breaking := [addition for addition in attention.additions if addition != "mixing of heads"]:
@@ -199,7 +199,7 @@ def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) ->
 
 
 def _oddity(block: Any, layer_scale: bool) -> str | None:
-    """Why the block is not the papers' pre-norm block, or None."""
+    """Return why the block is not the papers' pre-norm block, or None if it is."""
     if not isinstance(block, TimmBlock):
         return f"it is a {type(block).__name__}, not a pre-norm block"
     if not is_plain_attention(block.attn, softmax=False):

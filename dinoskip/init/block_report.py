@@ -1,4 +1,4 @@
-"""What each attention and MLP of a network looks like: conditioning, logits, gains, and what enters it on images."""
+"""Properties of each attention and MLP of a network: conditioning, logits, gains, and attention's input on images."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def build_model(
 
 
 def tensors_of(init: Init, model: nn.Module, seed: int, images: Tensor | None = None) -> Assignments:
-    """What an initialisation assigns; :class:`ConfigError` if it needs images and there are none."""
+    """Return the tensors that an initialisation assigns. Raises :class:`ConfigError` if images it needs are missing."""
     if not isinstance(init, CalibratedInit):
         return init.tensors(model, seed)
     if images is None:

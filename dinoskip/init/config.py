@@ -138,7 +138,7 @@ class WeightSelectionInit(Config):
     teacher: str = Field(min_length=1, description="a backbone: a checkpoint's path, run:DIR or timm:NAME")
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns; the seed has no part in it."""
+        """Return names and values of the tensors assigned by this method; the seed is not used."""
         generator: Callable[..., Assignments] = implementation(
             "dinoskip.init.weight_selection:weight_selection_tensors"
         )
@@ -171,7 +171,7 @@ class CalibratedInit(Config):
     mixing_every: int = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
-        """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
+        """Return names and values of the tensors assigned by this method, given ``images`` (B, 3, S, S), normalised."""
         generator: Callable[..., Assignments] = implementation("dinoskip.init.calibrated:calibrated_tensors")
         drawn_by_default: Callable[..., Any] = implementation("dinoskip.init.calibrated:drawn_by_default")
         return generator(model, self, seed, images, drawn_by_default(model, seed))

@@ -30,7 +30,7 @@ def weight_selection_(student: nn.Module, teacher: nn.Module) -> nn.Module:
 
 
 def weight_selection_tensors(student: nn.Module, teacher: nn.Module) -> Assignments:
-    """What :func:`weight_selection_` assigns, parameter by parameter."""
+    """Yield name and value of each parameter that :func:`weight_selection_` assigns."""
     for role, model in (("student", student), ("teacher", teacher)):
         if not isinstance(model, VisionTransformer):
             raise ConfigError(f"weight_selection_: the {role} is a {type(model).__name__}, not a VisionTransformer")

@@ -35,7 +35,7 @@ MANIFEST = "MANIFEST.json"
 TEMPORARY = ".tmp-"
 _START = 1024  # bytes of a file that tell text from weights; a pointer of Git LFS has fewer than 200
 _PAGE = re.compile(rb"<(!doctype|html|head|body|\?xml|!--|error)|\{\s*\"\w+\"\s*:", re.IGNORECASE)
-"""How pages and answers of servers begin. A safetensors file may begin with < or {, too: the length of its header."""
+"""Beginnings of pages and server answers. A safetensors file may begin with < or {, too: the length of its header."""
 MAX_JSON = 256 * 2**20  # bytes
 _AWAY = "move it away, or name another output"
 
@@ -225,7 +225,7 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """What the header of a safetensors file says, without its tensors: text by key, dtype and shape by name."""
+    """Header of a safetensors file, without its tensors: metadata text by key, dtype and shape by tensor name."""
 
     metadata: dict[str, str]
     dtypes: dict[str, str]
@@ -391,7 +391,7 @@ def _refuse_names_of_one_spelling(names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``MANIFEST.json`` says of a directory: its output hash, size and sha256 of every file, and ``info``."""
+    """Content of a directory's ``MANIFEST.json``: its output hash, size and sha256 of every file, and ``info``."""
 
     hash: str
     files: Mapping[str, Mapping[str, Any]]
@@ -425,7 +425,7 @@ def _is_sha256(text: Any) -> bool:
 
 
 def file_problem(path: Path, entry: Mapping[str, Any], *, contents: bool = True) -> str | None:
-    """How a file differs from its entry in a manifest, or None; without ``contents`` sizes alone are compared."""
+    """Return how a file differs from its entry in a manifest, or None; without ``contents`` only sizes are compared."""
     try:
         if not path.is_file():
             return f"{path}: missing"
@@ -467,7 +467,7 @@ def differing_files(directory: Path, *, inner: bool = True) -> dict[str, str]:
 
 
 def verify_beside_manifest(path: Path) -> str | None:
-    """How a file differs from the manifest in its directory; None where there is none, or none that names it."""
+    """Return how a file differs from the manifest in its directory; None if it does not, or if no manifest names it."""
     if not (path.parent / MANIFEST).is_file():
         return None
     try:

@@ -30,7 +30,7 @@ HEARTBEAT = 30.0  # seconds between signs of life
 STALE = 600.0  # seconds without one after which the lock of a holder that cannot be seen is void
 _LONGEST = 4096  # bytes of a lock file
 _OURS = re.compile(r"(\.turn)*(\.tmp-[0-9a-f]{12}|(\.now)?\.\d+\.\d+)?")
-"""What follows a lock's name in those of files that we make beside it; the numbers are an earlier version's."""
+"""Endings of the names of files that we make beside a lock; the numbers are an earlier version's."""
 
 
 def _started(pid: int) -> str | None:
@@ -80,7 +80,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _holder(content: bytes) -> dict[str, Any]:
-    """Who holds a lock of this content; {} where it does not say so."""
+    """Return the holder that a lock's content names; {} if it names none."""
     try:
         holder = json.loads(content)
     except (ValueError, RecursionError):
@@ -202,7 +202,7 @@ def file_system_time(directory: Path) -> float:
 
 
 def held_by(directory: Path) -> OutputInUse | None:
-    """What :func:`directory_lock` would raise now; None if no living run holds the directory.
+    """Return the error that :func:`directory_lock` would raise now; None if no living run holds the directory.
 
     Where nothing can be written, so that the file system's time is not known, a holder that cannot be seen counts as
     living.
@@ -212,7 +212,7 @@ def held_by(directory: Path) -> OutputInUse | None:
 
 
 def holder_of(directory: Path) -> dict[str, Any] | None:
-    """Who holds the directory: host, pid and job, {} where the lock does not say; None as :func:`held_by`."""
+    """Return the directory's holder: host, pid and job, {} if the lock does not name it; None as in :func:`held_by`."""
     path = Path(directory) / ".lock"
     present = _read(path)
     if present is None:

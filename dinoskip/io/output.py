@@ -31,7 +31,7 @@ Content = Mapping[str, str]
 
 
 def followed(given: str | Path) -> Path:
-    """Where a given output lies: the target of a link that the user named, which need not be there yet.
+    """Return the path of a given output: the target of a link that the user named, which need not exist yet.
 
     Raises :class:`ConfigError` for links in a circle, and for a name that no file can have.
     """
@@ -248,7 +248,7 @@ class Output:
         raise ConfigError(f"{path / other if other else path}: is there already, and {why}", _AWAY)
 
     def _made(self) -> dict[str, list[Content]]:
-        """What this kind of command made here, by name of the entry: its content, two where it was being replaced."""
+        """Return the contents that this kind of command made here, by entry: one, or two if it was being replaced."""
         listed = self.place / MADE
         if not self.listed:
             return {}
@@ -267,7 +267,7 @@ class Output:
 
 
 def _content(path: Path) -> Content:
-    """What an entry holds. Hidden files in a folder (locks, indices of this machine) are no part of it."""
+    """Return the sha256 of each file of an entry, without hidden files of a folder (locks, indices of this machine)."""
     if path.is_symlink() or not path.is_dir():
         return {"": sha256_file(path)} if path.is_file() else {}
     found = {}

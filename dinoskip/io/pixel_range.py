@@ -1,4 +1,4 @@
-"""Which value is white in files of 16 bits: all of them hold 0..65535, cameras fill 10 to 14 bits of it."""
+"""The white value of 16-bit files: all of them hold 0..65535, but cameras fill only 10 to 14 bits of it."""
 
 from __future__ import annotations
 

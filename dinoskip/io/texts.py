@@ -1,4 +1,4 @@
-"""What text the bytes of a file are, whichever editor saved it."""
+"""Decoding of text files, whichever editor saved them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What :class:`dinoskip.models.Backbone` must know of a network to walk through it block by block.
+"""Interface by which :class:`dinoskip.models.Backbone` walks through a network block by block.
 
 One subclass a library: timm (``from_timm``), the DINO authors' own modules (``from_hub``), transformers (``from_hf``).
-Blocks are called one after the other, projections are applied by themselves. What a block computes inside is seen by
-hooks that are there only while it runs.
+Blocks are called one after the other, projections are applied by themselves. Values inside a block are read by hooks
+that are registered only while it runs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SCALES = {"attn": ("ls1", "layer_scale1", "gamma_1"), "mlp": ("ls2", "layer_sca
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What a loader hands to ``load_backbone``: the network, and what is known besides its weights.
+    """The network that a loader hands to ``load_backbone``, with facts about it that its weights do not hold.
 
     ``mean`` and ``std`` are the image statistics it was trained with, None where the network itself says or nothing
     is known; ``info`` is what a weights file of ours says of its training. ``size`` is the side in pixels of the images
-    that a network with one size was built for, ``layers`` names where a network is read that has no blocks alike.
-    ``positions`` is how its authors resize positions, None where the network itself or its spec says.
-    ``read_as`` is what was concluded of a file that does not say it, ``why`` from where the rule of its "positions" and
-    the mean of its "images" are known.
+    that a network with one size was built for, ``layers`` names the modules at which a network without equal blocks is
+    read. ``positions`` is how its authors resize positions, None where the network itself or its spec says.
+    ``read_as`` is what was concluded of a file that does not say it, ``why`` the source of the rule of its "positions"
+    and of the mean of its "images".
     """
 
     model: nn.Module

@@ -14,7 +14,7 @@ from dinoskip.models.entmax import attention_rows
 
 @torch.no_grad()
 def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> dict[int, Tensor] | None:
-    """How much of the CLS token's attention each patch gets, float32 (B, heads, h*w) for each of ``blocks`` (1..depth).
+    """Return the CLS token's attention to each patch, float32 (B, heads, h*w) for each of ``blocks`` (1..depth).
 
     images: float (B, 3, H, W), normalised, H and W multiples of the patch size. Rows run over all tokens, so
     what the CLS token and registers keep is missing from the sum over patches. None where the network has no CLS

@@ -34,7 +34,7 @@ from dinoskip.settings.read_points import FACETS
 
 Norm = Literal["none", "final", "layer"]
 OWN_POSITIONS = "own"
-"""What :attr:`Backbone.positions` says of networks that resize positions, if they have any, by their own code."""
+"""Value of :attr:`Backbone.positions` for networks that resize positions, if they have any, by their own code."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Backbone:
 
     @property
     def beside_weights(self) -> list[str]:
-        """What features depend on and the weights do not say: positions, skips, attention, graying, temperature,
+        """Settings not in the weights that features depend on: positions, skips, attention, graying, temperature,
         precision.
         """
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
@@ -159,7 +159,7 @@ class Backbone:
 
     @property
     def _precise(self) -> list[str]:
-        """What is to be said of the precision, where it is not float32."""
+        """Description of the precision; [] if it is float32."""
         return [] if self.precision == "fp32" else [f"precision {self.precision}"]
 
     @cached_property
@@ -190,9 +190,9 @@ class Backbone:
         return self
 
     def transform(self, size: int = 224, mode: Literal["square", "center_crop"] = "square") -> ImageTransform:
-        """What turns a picture into this network's input as our evaluation does, for a DataLoader or by hand.
+        """Return our evaluation's transform of an image into this network's input, for a DataLoader or by hand.
 
-        ``square``: resized to size × size, aspect ignored (probes); ``center_crop``: the centre of the picture resized
+        ``square``: resized to size × size, aspect ignored (probes); ``center_crop``: the centre of the image resized
         to a short side of size / 0.875 (k-NN). Raises :class:`ConfigError` unless ``size`` is whole patches.
         """
         if size <= 0 or size % self.size_multiple:
@@ -316,7 +316,7 @@ class Backbone:
 
 
 def _skips(weights: Sequence[tuple[float, float]]) -> list[str]:
-    """What is to be said of the weights of skips, where not all are 1."""
+    """Describe the weights of the skips; return [] if all are 1."""
     if any(weight not in (0, 1) for pair in weights for weight in pair):
         return [f"skip weights {list(weights)}"]
     skips = [tuple(map(bool, pair)) for pair in weights]
@@ -324,7 +324,7 @@ def _skips(weights: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def _graying(model: nn.Module) -> list[str]:
-    """What is to be said of Token Graying, where there is some."""
+    """Describe Token Graying; return [] if there is none."""
     graying = getattr(model, "graying", None) or getattr(getattr(model, "patch_embed", None), "graying", None)
     return [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
 
@@ -386,7 +386,7 @@ class LevelBackbone(Backbone):
 
     @property
     def beside_weights(self) -> list[str]:
-        """What features depend on and the weights do not say: where they are read, skips, graying."""
+        """Settings not in the weights that features depend on: the levels that are read, skips, graying, precision."""
         weights = [module.skip_weights for module in self.model.modules() if hasattr(module, "skip_weights")]
         levels = f"levels {[level.name for level in self.reader.levels]}"
         return [levels, *_skips(weights), *_graying(self.model), *self._precise]

@@ -75,5 +75,5 @@ class EntmaxAttention(Attention):
 
 
 def attention_rows(attention: nn.Module | None, logits: Tensor) -> Tensor:
-    """What an attention module makes of its logits (..., N)."""
+    """Return the attention weights that a module computes from logits (..., N)."""
     return entmax15(logits) if isinstance(attention, EntmaxAttention) else logits.softmax(-1)

@@ -111,7 +111,7 @@ def save_weights(path: str | Path, state: Mapping[str, Tensor], config: VitConfi
 
 
 def _read_header(path: Path) -> tuple[VitConfig, dict[str, Any]]:
-    """What a weights file says of itself, after its tensors were compared with the model that it declares."""
+    """Return the model and info that a weights file declares, after comparing its tensors with that model."""
     config, info, header = declared_weights(path)
     check_shapes(model_shapes(config), strip_prefixes(header.shapes, path), path)
     return config, info

@@ -37,7 +37,7 @@ NOT_BACKBONE = re.compile(
     r"(head|heads|head_dist|fc|classifier|pre_logits|attn_pool|projector|predictor|dino_head|ibot_head)\."
     r"|mask_token$|masked_embed$|decoder|local_cls_norm\.|proj$"
 )
-"""What files hold within the network's own prefix and no feature depends on."""
+"""Names in files, within the network's own prefix, of tensors that no feature depends on."""
 HEADS = {(1152, 27): 16, (1280, 32): 16, (1408, 40): 16, (1664, 48): 16}
 """Heads by width and depth of published ViTs whose heads have another width than 64 channels."""
 LAYER_NORM_EPS = 1e-6  # of timm's ViTs, so of ours: a file of another is none of ours
@@ -223,10 +223,10 @@ def _concluded(path: Path, tower: Tower, built: Mapping[str, Any], given: bool) 
 
 
 def _position_rule(tower: Tower, built: Mapping[str, Any]) -> tuple[Any, str]:
-    """How positions are resized, and why that is taken: by whose file it is, as far as names tell.
+    """Return the rule by which positions are resized, and its reason: whose file it is, as far as tensor names tell.
 
-    The same names are DINO's, whose rule is its own, and those of most ViTs of timm. A classifier speaks for timm: no
-    file of DINO has one.
+    Files of DINO, which has a rule of its own, and of most ViTs of timm have the same names. A classifier indicates
+    timm: no file of DINO has one.
     """
     if "class_embedding" in tower.tensors or _has_scale(tower):
         return "timm", "as OpenCLIP does"

@@ -50,7 +50,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Family:
-    """Where a class of transformers keeps its parts; dotted paths from the model or from one layer."""
+    """Parts of a class of transformers, as dotted paths from the model or from one layer."""
 
     layers: str
     norm: str
@@ -216,7 +216,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _statistics(transformers: Any, name: str) -> Statistics | None:
-    """What ``preprocessor_config.json`` says, None where there is none."""
+    """Return the image mean and deviation of ``preprocessor_config.json``; None if it is missing or has none."""
     try:
         settings, _ = transformers.image_processing_base.ImageProcessingMixin.get_image_processor_dict(name)
     except OSError:

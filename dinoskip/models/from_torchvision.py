@@ -50,7 +50,7 @@ def load_torchvision(name: str, **options: Any) -> LoadedModel:
 
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")
-"""What torchvision's classifiers are called."""
+"""Names of torchvision's classifiers."""
 
 
 def _from_file(

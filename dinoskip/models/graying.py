@@ -49,7 +49,7 @@ class TokenGraying(nn.Module):
         return images_of(grayed, images.shape, self.patch_size).to(images.dtype)
 
     def extra_repr(self) -> str:
-        """What printing the module shows."""
+        """Return the text that printing the module shows."""
         return f"patch_size={self.patch_size}, kind={self.kind!r}, epsilon={self.epsilon}"
 
 

@@ -60,7 +60,7 @@ def whose(mean: Sequence[float], std: Sequence[float]) -> str:
 
 
 def beside(path: Path) -> Statistics | None:
-    """What ``open_clip_config.json`` beside a weights file says; None where there is none that can be read."""
+    """Return the image statistics of ``open_clip_config.json`` beside a weights file; None if it cannot be read."""
     described = path.parent / "open_clip_config.json"
     if not described.is_file():
         return None

@@ -87,7 +87,7 @@ KINDS = (
     ),
 )
 _CHILDREN = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
-"""What numbers are in ``nn.Sequential(*list(resnet50.children())[:-1])``, with ReLU and pooling between them."""
+"""Modules by number in ``nn.Sequential(*list(resnet50.children())[:-1])``, with ReLU and pooling between them."""
 _NUMBERED = "4.0.conv1.weight"
 
 

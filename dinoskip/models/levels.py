@@ -36,7 +36,7 @@ class Level:
 
 @dataclass(frozen=True)
 class LevelMap:
-    """What a level gives: ``tokens`` (B, h·w, C) in raster order, ``cls`` (B, C) or None, ``grid`` (h, w)."""
+    """Features of a level: ``tokens`` (B, h·w, C) in raster order, ``cls`` (B, C) or None, ``grid`` (h, w)."""
 
     tokens: Tensor
     cls: Tensor | None
@@ -115,7 +115,7 @@ class TimmLevels(LevelReader):
 
 @dataclass(frozen=True)
 class _Layout:
-    """How an output of a module is read as a map."""
+    """Layout of a module's output that is a map."""
 
     kind: str  # NCHW, NHWC or tokens
     prefix: int  # tokens before the patches
@@ -207,9 +207,10 @@ def inputs_and_outputs_of(
 
 
 def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layout]:
-    """How the output of every submodule that gives a map of the image is read, by name, in the order of computation.
+    """Return the layout of every submodule's output that is a map of the image, by name, in the order of computation.
 
-    From a pass of zeros of ``size`` × 2 ``size`` pixels, ``size`` × ``size`` where the network takes squares alone.
+    They are read off a pass of zeros of ``size`` × 2 ``size`` pixels, ``size`` × ``size`` if the network takes only
+    squares.
     Raises :class:`ConfigError` for a network that takes neither.
     """
     modules = dict(model.named_modules())
@@ -232,7 +233,7 @@ def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layo
 
 
 def layout_of(shape: tuple[int, ...], height: int, width: int) -> _Layout | None:
-    """How an output of this shape, of one image of these sides, is a map; None if it is none.
+    """Return the layout of a map of this shape, computed from one image of these sides; None if the shape is no map.
 
     A map has the same whole number of pixels a cell on both sides, and more than one cell. Channels first are tried
     before channels last; tokens have the fewest before the patches that fit, at most ``MOST_PREFIX_TOKENS``.

@@ -1,4 +1,4 @@
-"""Where backbones come from: ``load_backbone`` turns a spec into a :class:`Backbone`.
+"""Loading of backbones: ``load_backbone`` turns a spec into a :class:`Backbone`.
 
 ``dinoskip:NAME``              a network that comes with the package: ``skip`` or ``skipless``
 ``FILE`` or ``FOLDER``         a checkpoint of any ViT or of a usual ResNet, Swin or ConvNeXt (see ``from_file``); a run

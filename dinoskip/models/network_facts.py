@@ -1,4 +1,4 @@
-"""What is read off a network of timm: sizes, parameters and operations, never from a table.
+"""Facts read off a network of timm, never from a table: sizes, parameters and operations.
 
 The network is built without storage (torch's meta device) and run on shapes alone.
 """
@@ -39,7 +39,7 @@ def facts_of(name: str, size: int) -> NetworkFacts:
 
 @lru_cache(maxsize=64)
 def refused_size(name: str, size: int, side: int) -> str | None:
-    """Why the network does not take images of ``side`` pixels, in its own words; None if it does."""
+    """Return why the network does not take images of ``side`` pixels, in its own words; None if it does."""
     try:
         _run(_without_storage(name, size), side)
     except (RuntimeError, AssertionError) as error:

@@ -47,7 +47,7 @@ def checked_grid(grid: Any, where: str | Path) -> Grid | None:
 
 
 def grid_of(positions: Positions, where: str | Path, grid: Grid | None = None) -> tuple[int, Grid]:
-    """How many of the positions are of tokens before the patches, and the patches' grid (rows, columns).
+    """Return the number of positions of tokens before the patches, and the patches' grid (rows, columns).
 
     Squares are taken where nothing speaks against them. Raises :class:`WeightsError` where no square fits, or a square
     and a rectangle do that differ in whether the tokens before the patches have positions; :class:`ConfigError` for a

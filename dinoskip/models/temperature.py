@@ -39,7 +39,7 @@ class Temperature(nn.Module):
         return queries * self.factor
 
     def extra_repr(self) -> str:
-        """What printing the module shows."""
+        """Return the text that printing the module shows."""
         return f"factor={self.factor:.4g}"
 
 

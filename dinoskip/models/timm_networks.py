@@ -115,7 +115,7 @@ def _any_size(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def offline_hint(spec: str) -> str:
-    """What to do where the weights of a network of timm or torchvision cannot be downloaded."""
+    """Return advice for weights of a network of timm or torchvision that cannot be downloaded."""
     return (
         f"they are downloaded once, which needs network; for a file that you have write {spec},file=FILE "
         f"(.safetensors or .pth), for random weights {spec},pretrained=false"

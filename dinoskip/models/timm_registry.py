@@ -94,7 +94,7 @@ def _of_timm(config: VitConfig) -> dict[str, Any]:
 
 
 def timm_config(config: VitConfig) -> dict[str, Any]:
-    """What ``config.json`` must say for timm's loader to build this model.
+    """Return the content of ``config.json`` from which timm's loader builds this model.
 
     A network with all skips is timm's own ViT. Any other has one of our registered names, which timm knows after
     ``import dinoskip.models`` and refuses as unknown before: it is never taken for a network with skips.

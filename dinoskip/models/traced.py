@@ -51,7 +51,7 @@ def native_size(backbone: Backbone) -> int:
 
 
 def describe(backbone: Backbone, size: int, norm: Norm) -> dict[str, Any]:
-    """What a user of the file must know, which it carries in its metadata."""
+    """Return the facts that a user of the file must know, which it carries in its metadata."""
     return {
         "spec": backbone.spec, "weights_sha256": backbone.weights_hash, "image_size": size, "norm": norm,
         "patch_size": backbone.patch_size, "mean": list(backbone.mean), "std": list(backbone.std),

@@ -23,7 +23,7 @@ from dinoskip.settings.vit_config import PositionResize, Skip
 
 
 class WeightedSkips(nn.Module):
-    """What a block with weighted skips has beside timm's: ``skip_weights`` are attention's and MLP's; ``changing`` (2,)
+    """Base class of blocks with weighted skips: ``skip_weights`` are the attention's and the MLP's; ``changing`` (2,)
     holds them, too, where they change in training.
     """
 

@@ -31,7 +31,7 @@ PATCH_EMBEDDINGS = (
     "embeddings.patch_embedding.weight",
 )
 TEACHERS = ("teacher", "ema", "momentum", "target", "encoder_k")
-"""What names of an averaged copy of the weights contain; it is taken unless the student is asked for. MoCo calls it
+"""Parts of the names of an averaged copy of the weights, which is taken unless the student is asked for. MoCo calls it
 encoder_k."""
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_fpw_module")
 """Parts of names that torch.compile, FSDP, activation checkpointing, Lightning and FairScale put anywhere in them."""
@@ -61,7 +61,7 @@ HEADS = re.compile(
 )
 """Parts beside a network's own, of which no feature depends: classifiers, and heads of self-supervised training."""
 BATCHES = "num_batches_tracked"
-"""How many batches a BatchNorm has seen, which files of old versions lack and frozen networks do not use."""
+"""Count of the batches a BatchNorm has seen, which files of old versions lack and frozen networks do not use."""
 _SHARE = 0.5  # of a network's names that tensors under one prefix must have to be taken for it
 _DEEPEST = 4  # containers
 _INERT = ("omegaconf.", "pytorch_lightning.", "lightning.", "lightning_fabric.", "numpy.", "pathlib.", "typing.")
@@ -94,7 +94,7 @@ class _Inert:
 
 
 def read_content(path: Path, *, shapes_only: bool = False) -> Any:
-    """What a ``.safetensors`` or torch file holds. Raises :class:`WeightsError` for files that are neither.
+    """Return the content of a ``.safetensors`` or torch file. Raises :class:`WeightsError` for files that are neither.
 
     Settings and numbers beside the weights (Namespace, OmegaConf, Lightning, numpy) are passed over. With
     ``shapes_only``, the tensors of a torch file have no values (:func:`dinoskip.io.files.load_torch_file`).
@@ -148,7 +148,7 @@ def refuse_unread(content: Any, path: Path) -> None:
 
 
 def _below(trail: str, prefix: str, tensors: dict[str, Tensor], *, modules: bool = False) -> Tower:
-    """What is under a prefix, without ``module`` within names unless the network itself has such (``modules``)."""
+    """Return the tensors under a prefix, without ``module`` in names unless the network itself has it (``modules``)."""
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if not modules:
         inside = {_INNER_MODULE.sub("", name): tensor for name, tensor in inside.items()}
@@ -251,7 +251,7 @@ def find_network(
 
 
 def _prefixes(tensors: Collection[str], expected: Collection[str]) -> Counter[str]:
-    """How many of the ``expected`` names there are below each prefix."""
+    """Count the ``expected`` names below each prefix."""
     found: Counter[str] = Counter()
     for name in tensors:
         parts = name.split(".")

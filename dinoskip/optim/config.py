@@ -35,7 +35,7 @@ class AdamWConfig(Scheduled):
 
 
 class RefreshConfig(Scheduled):
-    """How the optimizers with factors and bases spend their time."""
+    """Settings of optimizers with factors and bases: when bases are refreshed, and the precision of products."""
 
     state_bytes: ClassVar[float] = 38.5  # factors and bases of a ViT-S's matrices, and moments
 
@@ -44,7 +44,7 @@ class RefreshConfig(Scheduled):
 
 
 class PreconditionedConfig(RefreshConfig):
-    """What the settings of SOAP and KL-Shampoo share."""
+    """Settings shared by SOAP and KL-Shampoo."""
 
     shampoo_beta: float = Field(-1, lt=1, description="average of the factors; negative: betas[1]")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
@@ -170,6 +170,6 @@ OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), _ADDED, B
 
 
 def printed(name: str) -> str:
-    """How figures print the optimizer of a name."""
+    """Return the title of the optimizer ``name`` in figures."""
     classes: list[Any] = [*get_args(AnyOptimizer), *_ADDED.classes()]
     return next((one.title for one in classes if one.model_fields["name"].default == name and one.title), name)

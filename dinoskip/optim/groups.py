@@ -1,4 +1,4 @@
-"""Which parameters are decayed, by name; every trainable parameter is in exactly one group."""
+"""Parameter groups with and without weight decay; every trainable parameter is in exactly one."""
 
 from __future__ import annotations
 

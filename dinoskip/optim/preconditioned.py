@@ -1,4 +1,4 @@
-"""What SOAP and KL-Shampoo have in common: a torch optimizer whose stacks of matrices are shared out over the ranks.
+"""Base class of SOAP and KL-Shampoo: a torch optimizer whose stacks of matrices are distributed over the ranks.
 
 Each matrix is owned by one rank, which alone holds its state, computes its update with those of its other matrices of
 the same shape (:mod:`dinoskip.optim.batched`), and sends it to the others. Which rank owns what depends on shapes and
@@ -27,7 +27,7 @@ from dinoskip.runtime.precision import tf32_products
 
 @dataclass
 class Incidents:
-    """How often a basis was computed again in float64 (``retried``), and how often the old one was ``kept``."""
+    """Counts of bases that were computed again in float64 (``retried``), and of old bases that were ``kept``."""
 
     retried: int = 0
     kept: int = 0
@@ -35,7 +35,7 @@ class Incidents:
 
 @dataclass
 class Share:
-    """What a rank owns: floating-point operations of a mean step, bytes of state, and the updates it sends."""
+    """Share of a rank: floating-point operations of a mean step, bytes of state, and the updates that it sends."""
 
     rotation_flops: float = 0.0  # into the bases and back
     exact_flops: float = 0.0  # factors, and the products of a refresh
@@ -85,11 +85,11 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _pieces(self, shape: Shape, group: Group) -> list[Piece]:
-        """How a parameter of this shape is cut; ValueError if the group's settings do not fit it."""
+        """Return the pieces of a parameter of this shape. Raises ValueError if the group's settings do not fit it."""
 
     @abstractmethod
     def _step_size(self, group: Group, stack: Stack) -> float:
-        """What the update of a stack is multiplied by; ``stack.step`` counts this step."""
+        """Return the factor by which a stack's update is multiplied; ``stack.step`` counts this step."""
 
     @abstractmethod
     def _step_stacks(
@@ -117,7 +117,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def _factor_beta(group: Group) -> float:
-        """How slowly the factors' averages move."""
+        """Return beta of the factors' moving averages: ``shampoo_beta``, or betas[1] if it is negative."""
         return float(group["shampoo_beta"] if group["shampoo_beta"] >= 0 else group["betas"][1])
 
     # --- which stacks there are ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 slot.owner, slot.key = owner, (owner, *slot.key)
 
     def shares(self, ranks: int) -> list[Share]:
-        """What each of ``ranks`` ranks would own, whatever their number now; parameters may be on the meta device."""
+        """Return the shares of ``ranks`` ranks, whatever their number now; parameters may be on the meta device."""
         parts, load = [Share() for _ in range(ranks)], [0.0] * ranks
         for group, tasks in zip(self.param_groups, self._tasks, strict=True):
             stacks = set()

@@ -13,12 +13,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Scheduled(Config):
-    """What every optimizer has: DINO's schedules of learning rate and weight decay (docs/protocols.md)."""
+    """Settings shared by all optimizers: DINO's schedules of learning rate and weight decay (docs/protocols.md)."""
 
     state_bytes: ClassVar[float] = 8.0
-    """Of its state, a parameter, about: what a checkpoint takes is reckoned with it."""
+    """Bytes of optimizer state per parameter, about; the size of a checkpoint is estimated from it."""
     title: ClassVar[str] = ""
-    """How figures print it; "": as its name."""
+    """Title in figures; "": the optimizer's name."""
     lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")
     min_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the cosine (not scaled)")
     weight_decay: float = Field(0.04, ge=0, description="at the first step")

@@ -98,7 +98,7 @@ class _OfClass:
     objects: NDArray[np.int64]
 
     def at(self, overlap: int, *, tied: bool) -> _Ranked:
-        """What counts at an overlap; with ``tied`` equal scores have one rank, that of the last of them."""
+        """Return the detections that count at an overlap; with ``tied``, equal scores share the rank of the last."""
         counted = (self.ignored >> overlap & 1) == 0
         scores = self.scores[counted]
         ranks = np.searchsorted(-scores, -scores, side="right") - 1 if tied else np.arange(len(scores))
@@ -238,7 +238,7 @@ def mean_of_known(by_class: F64) -> F64:
 
 
 def _without_each(seen: _OfClass, overlap: int, *, tied: bool) -> F64:
-    """How much AP of a class is higher without each image (n,), to first order: one pass over the detections.
+    """Return the change in a class's AP without each image (n,), to first order, in one pass over the detections.
 
     The mean over 101 recalls is near that over the objects, sum_j best_j / objects: best_j is the precision at some hit
     J at or behind j. A detection that ranks no lower than J has one part in it: without it, that precision's numerator

@@ -231,7 +231,7 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
 
 
 def _unsure(scores: Sequence[Estimate]) -> str:
-    """Why the interval of a paired difference is not to be shown; nothing where it is."""
+    """Return why the interval of a paired difference must not be shown; empty if it may be."""
     lone = int(np.any([score.lone for score in scores], axis=0).sum())
     classes = int(np.any([score.sizes > 0 for score in scores], axis=0).sum())
     return f"{lone} of {classes} classes are in a single image" if lone > MOST_LONE_APART * classes else ""
@@ -330,7 +330,7 @@ def _degrees(of_seeds: Sequence[float], sides: Sequence[Sized]) -> float:
 
 
 def _together(side: Sequence[Estimate]) -> float:
-    """What a side's seeds and units vary together, as part of the variance of its mean."""
+    """Return the variance of a side's mean that is due to the interaction of its seeds and units."""
     every = np.stack([score.parts.sum(1) for score in side])
     every = every - every.mean(1, keepdims=True)
     seeds, n = every.shape

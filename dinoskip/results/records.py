@@ -40,8 +40,7 @@ Values = NDArray[Any] | MatchedDetections
 
 @dataclass(frozen=True, eq=False)
 class ImageRecords:
-    """What each image contributes to a row: ``values`` (n,) or (n, K, 2), or detections, see above; ``ids`` of the n
-    images."""
+    """Contribution of n images to a row: ``values`` (n,) or (n, K, 2), or detections, see above, and their ``ids``."""
 
     ids: tuple[str, ...]
     values: Values

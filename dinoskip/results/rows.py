@@ -34,8 +34,8 @@ HELD_OUT: Selection = "held out"
 CROSS_FITTED: Selection = "cross-fitted"
 SHOWN: Selection = "shown"
 SELECTIONS: tuple[Selection, ...] = (FIXED, HELD_OUT, CROSS_FITTED, SHOWN)
-"""How what a number is of may have been chosen, a later one weighing more than those before it: nothing was, on images
-that were held out, on other halves of the images shown, on the images shown themselves."""
+"""Ways of choosing what a number is of, later ones with more weight: nothing was chosen, or it was chosen on held-out
+images, on other halves of the images shown, or on the images shown themselves."""
 
 _USUAL = (("selected", FIXED), ("precision", "fp32"))  # not in rows.json either
 _SHOWN_FAULTS = 10  # of a file; the rest is counted
@@ -261,7 +261,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 
 def _disagreements(row: EvalResult) -> list[str]:
-    """What no two fields of a row can say together."""
+    """Return the contradictions between fields of a row, one line each."""
     faults = []
     if row.low is not None and row.high is not None and row.low > row.high:
         faults.append(f"low: {row.low} is above high, {row.high}")
@@ -303,7 +303,7 @@ def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:
 
 
 def combined(selections: Iterable[Selection]) -> Selection:
-    """How a number was chosen of which several things were, each as said: the one that weighs most; FIXED of none."""
+    """Return the selection of a number made from several: the last of theirs in :data:`SELECTIONS`; FIXED for none."""
     return max(selections, key=SELECTIONS.index, default=FIXED)
 
 

@@ -99,7 +99,7 @@ class Jackknife:
 
     @property
     def bias(self) -> float:
-        """How much the score is expected to be above that of all units there are (Quenouille 1956)."""
+        """Expected excess of the score over that of the whole population of units (Quenouille 1956)."""
         return -float(self.parts.sum(1).mean()) if len(self.parts) else 0.0
 
 
@@ -314,9 +314,9 @@ def _on_logit_scale(held: float, value: float, error: float, biases: Sequence[fl
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """What seeds of training scored, in the scores' unit: their mean, deviation, number, and 95 % interval of the mean.
+    """Scores over seeds of training, in their unit: mean, deviation, number, and 95 % interval of the mean.
 
-    ``deviation`` has n - 1 in its denominator. It and the interval, ``low`` to ``high``, are nan of one seed.
+    ``deviation`` has n - 1 in its denominator. It and the interval, ``low`` to ``high``, are nan for one seed.
     """
 
     mean: float

@@ -1,4 +1,4 @@
-"""How the CPU's kernels round: asked for when dinoskip is imported, recorded with every run.
+"""Rounding of the CPU's kernels: set when dinoskip is imported, recorded with every run.
 
 Unless told otherwise, MKL rounds by where an array lies in memory on some processors (AMD's; Intel's with SSE4.2
 alone): a matrix has one QR decomposition alone and another in a stack, so other bits on another number of ranks. MKL

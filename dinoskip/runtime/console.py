@@ -1,4 +1,4 @@
-"""What a run says: log lines on stderr, ``metrics.jsonl``, progress as a bar on a terminal and plain lines in a log."""
+"""Output of a run: log lines on stderr, ``metrics.jsonl``, progress as a bar on a terminal and plain lines in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many processor cores this process may use, on every system."""
+"""Number of processor cores that this process may use, on every system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has: recorded with every run, printed by ``dinoskip doctor``."""
+"""Description of the machine, recorded with every run and printed by ``dinoskip doctor``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def matmul_gflops(device: torch.device, dtype: torch.dtype, clock: Callable[[], 
 
 
 def visible_gpu() -> str | None:
-    """Where the system shows a GPU to this process: a device file or a variable; None where it shows none.
+    """Return the device file or variable by which the system shows a GPU to this process; None if it shows none.
 
     An empty ``CUDA_VISIBLE_DEVICES``, or -1, hides all GPUs, whatever else there is.
     """
@@ -120,7 +120,7 @@ def visible_gpu() -> str | None:
 
 
 def gpu_problem(cuda_build: str | None, available: bool) -> ConfigError | None:
-    """What to say where the system shows a GPU that torch cannot use; None where there is nothing to say.
+    """Return the error for a GPU that the system shows but torch cannot use; None if there is no such GPU.
 
     ``cuda_build`` is ``torch.version.cuda``, ``available`` is ``torch.cuda.is_available()``. A CUDA 13 build needs a
     driver of the series 580 or later, a CUDA 12 build of 525 or later (NVIDIA's table of minor-version compatibility).
@@ -149,7 +149,7 @@ def _driver() -> str:
 
 
 def machine(device: str = "auto") -> str:
-    """What computes: the processor, its cores or the threads that are asked for, and whether a GPU is used.
+    """Return a line on the processor, its threads (``OMP_NUM_THREADS``, else its cores), and whether a GPU is used.
 
     ``device`` is as commands have it. Times of two runs may be compared if this is equal.
     """

@@ -61,7 +61,7 @@ def leave(line: str) -> NoReturn:
 
 @dataclass
 class _Peer:
-    """What is known of a rank. Times are in seconds, counted in own signs of life."""
+    """State of a rank as last read. Times are in seconds, counted by the signs of life of the rank that reads it."""
 
     text: str
     missed: float = 0.0  # since its last sign of life
@@ -95,7 +95,7 @@ class _Peer:
         return bool(self.still > max(bound, state["patience"], 2 * self.longest.get(state["action"], 0.0)))
 
     def describe(self, rank: int) -> str:
-        """Who it is and what it did last."""
+        """Describe the rank: its number, host and process, its last step and action."""
         state = self.state()
         return (
             f"rank {rank} on {state['host']} (process {state['pid']}), last at step {state['step']}: {state['action']}"
@@ -104,7 +104,7 @@ class _Peer:
 
 @dataclass(frozen=True)
 class _Ended:
-    """Why a collective failed: which rank has gone, and whether with an error of its own."""
+    """Reason for a failed collective: a line on the rank that has ended, and whether it ended with an error."""
 
     line: str
     with_error: bool
@@ -137,7 +137,7 @@ class Heartbeat:
             threading.Thread(target=target, name=f"heartbeat-{target.__name__}", daemon=True).start()
 
     def note(self, step: int, action: str, patience: float = 0.0) -> None:
-        """What this rank does from now on (a :class:`ProgressCallback`); sent with the next sign of life."""
+        """Set what this rank does from now on (a :class:`ProgressCallback`); it is sent with the next sign of life."""
         progress = self._state["progress"] + 1
         self._state = self._state | {"step": step, "action": action, "progress": progress, "patience": patience}
 
@@ -164,7 +164,7 @@ class Heartbeat:
             self._state = self._state | {"interval": self._interval}
 
     def _named(self, error: BaseException) -> DinoskipError | None:
-        """What a failed collective is raised as; None for an error of this rank's own, or one named already."""
+        """Return the error to raise for a failed collective; None for this rank's own error, or one returned before."""
         if error is self._failure or not _is_communication(error):
             return None
         ended = self._explain()
@@ -234,7 +234,7 @@ class Heartbeat:
                     self._tell_lost(f"{peer.describe(rank)}; no sign of life for {self._bound:g} s")
 
     def _without_progress(self) -> str:
-        """Which rank the others wait for, if it is overdue; empty if none is, or if one is silent, which is worse."""
+        """Return a line on the overdue rank that others wait for; empty if none is, or if one is silent (worse)."""
         told = {rank: peer.state() for rank, peer in self._peers.items()}
         if any("left" in told[rank] or peer.missed >= SILENT * told[rank]["interval"]
                for rank, peer in self._peers.items()):  # fmt: skip

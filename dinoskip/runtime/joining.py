@@ -1,4 +1,4 @@
-"""How the ranks of one job find one another, and only they, before the first collective.
+"""Meeting of the ranks of one job, and of no others, before the first collective.
 
 Rank 0 opens torch's key-value store and writes there which job it is of. Every other rank compares that with itself and
 says who it is; rank 0 answers. A process of another job is refused alone: it ends with one line, rank 0 warns of it and
@@ -45,7 +45,7 @@ _JOINED = count(1)  # of this process; ranks run the same program, so it is the 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where ranks meet: a host and the ports to try, one if it is given. ``agent``: torchrun serves the store."""
+    """Place where ranks meet: a host and the ports to try, or the given one. ``agent``: torchrun serves the store."""
 
     host: str = ""
     ports: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class RankIdentity:
-    """What a process says of itself. ``settings``: by key; only rank 0's are sent."""
+    """Identity that a process sends to the other ranks. ``settings`` are by key; only rank 0's are sent."""
 
     rank: int
     size: int
@@ -86,7 +86,7 @@ class RankIdentity:
         return (self.job, self.output, self.size) == (other.job, other.output, other.size)
 
     def differences(self, main: RankIdentity) -> list[str]:
-        """What of code and settings is another than rank 0's, ``key: its → this rank's``."""
+        """Return the differences of code and settings from rank 0's, as ``key: its → this rank's``."""
         found = [] if self.code == main.code else [f"code: {main.code} → {self.code}"]
         if hash_of(dict(self.settings)) != hash_of(dict(main.settings)):
             keys = sorted(main.settings.keys() | self.settings.keys(), key=lambda key: (key.count("."), key))
@@ -282,7 +282,7 @@ def _come(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> 
 
 
 def _answer(door: dist.Store, arrival: int, until: _Deadline) -> str | None:
-    """What rank 0 says of an arrival: nothing if all is well; None if it had ended to listen before."""
+    """Return rank 0's answer to an arrival: empty if all is well; None if rank 0 had stopped listening before."""
     while True:
         try:
             return _wait(door, f"verdict/{arrival}", _Deadline(min(SLICE, until.left)))

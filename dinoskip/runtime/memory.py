@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, or its control group's where that is less."""
+"""Memory that this process may use: the machine's, or its control group's where that is less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exactly float32 matrix products, and on CUDA convolutions, are computed.
+"""Precision of float32 matrix products, and on CUDA of convolutions.
 
 torch has two settings for cuBLAS, an older one of the process (``set_float32_matmul_precision``, and the environment's
 ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE``) and a newer one of the back end (``fp32_precision``), and refuses products while

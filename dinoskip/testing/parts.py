@@ -1,4 +1,4 @@
-"""What a part of each kind must have, as functions that say what one lacks."""
+"""Requirements on the parts of each kind, as functions that yield the problems of a part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32)
 
 
 def problems_of(group: str, name: str) -> list[str]:
-    """What a part lacks of what is read of its kind; [] if nothing.
+    """Return the requirements of its kind that a part does not meet, one line each; [] if it meets all.
 
     ``group`` is one of :data:`dinoskip.plugins.GROUPS`; :class:`KeyError` for another, and for a name that no part has.
     A stranger's part is run, so whatever it raises is a problem, too.

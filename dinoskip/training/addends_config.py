@@ -167,7 +167,7 @@ class AddendsConfig(PretrainConfig):
     def with_overlaps(
         self, targets: ViewTargets | None, patch: int, global_size: int, local_size: int, num_local: int
     ) -> ViewTargets | None:
-        """What a step must know of its views: an objective's own ``targets``, then where views overlap, if it must."""
+        """Return a step's view targets: an objective's own ``targets``, then overlaps of views if a loss needs them."""
         if self.paka is None:
             return targets
         from dinoskip.data.view_targets import Joined  # torch

@@ -72,7 +72,7 @@ def calibrated_model(config: ModelConfig, seed: int, images: Pictures) -> Vision
 
 
 def before_and_after(config: ModelConfig, seed: int, images: Pictures) -> dict[str, Any]:
-    """What subtracting means changes: ``{"images": n, "before": rows, "after": rows}``, JSON-able, a row a block.
+    """Measure what subtracting means changes, by block: ``{"images": n, "before": rows, "after": rows}``, JSON-able.
 
     Rows are :class:`dinoskip.diagnostics.propagation.PropagationRow` of the network with no mean subtracted and with
     ``config.init.centring`` of it, on up to 8 images between those it was measured on. One image alone gives no rows.
@@ -95,7 +95,7 @@ def _rounded(row: PropagationRow) -> dict[str, float]:
 
 
 def first_weights(model: ModelConfig, seed: int, images: Pictures, file: Path | None) -> Start | None:
-    """What gives the first weights of a run: a weights ``file``, or the training ``images``; None if none are needed.
+    """Return a function that gives a run's first weights, from ``file`` or the training ``images``; None if not needed.
 
     Raises :class:`ConfigError` where the initialisation names a data set of a study and there is no study.
     """

@@ -79,7 +79,7 @@ def step_of(path: Path) -> int:
 
 
 class Newest(NamedTuple):
-    """What a run goes on from: a checkpoint (None: none yet), and the newer ones that are damaged, with why."""
+    """Checkpoint that a run continues from (None: none yet), and the newer ones that are damaged, with the reason."""
 
     path: Path | None
     damaged: dict[str, str]

@@ -82,7 +82,7 @@ class Compiler:
         return counted
 
     def problem(self) -> str | None:
-        """Why backbones run uncompiled, all or some of the time, in a line; None if they do not."""
+        """Return why backbones run uncompiled, all or some of the time, in a line; None if they are compiled."""
         if self.failure is not None:
             return f"torch.compile failed, the network runs without it: {self.failure}"
         if self.executed < self.entered:

@@ -33,7 +33,7 @@ class DinoConfig(TeacherStudentConfig):
         return filled(settings, PRESETS)
 
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
-        """Where views overlap, if a loss is added that asks for it."""
+        """Return the overlaps of views if an added loss needs them, else None."""
         crops = self.crops
         return self.with_overlaps(None, patch_size, crops.global_size, crops.local_size, crops.num_local)
 

@@ -1,4 +1,4 @@
-"""What stops or warns a run: signals, non-finite steps in a row, collapse."""
+"""Conditions that stop a run or cause a warning: signals, non-finite steps in a row, collapse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes about its steps: metrics.jsonl, nonfinite.jsonl, the alarm, the status line."""
+"""Records of a run's steps: metrics.jsonl, nonfinite.jsonl, the alarm, the status line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def best_step(run_dir: Path, score: str) -> int:
 
 
 def _faults_up_to(path: Path, step: int) -> int:
-    """How many steps in a row, the last being ``step``, were not finite: a restart does not begin to count anew."""
+    """Return the number of non-finite steps in a row that end at ``step``; a restart does not reset the count."""
     steps = {row["step"] for row in read_metrics(path)}
     return next(count for count in range(step + 1) if step - count not in steps)
 

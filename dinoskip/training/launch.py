@@ -32,7 +32,7 @@ Run = Callable[[Sequence[str]], str]
 
 
 class ClusterConfig(Config):
-    """What a job asks of a cluster; one file of ``configs/cluster``. One process a GPU, or a node without GPUs."""
+    """Settings of a job on a cluster; one file of ``configs/cluster``. One process a GPU, or a node without GPUs."""
 
     partition: Word | None = None
     account: Word | None = None
@@ -60,7 +60,7 @@ class ClusterConfig(Config):
 
 
 def folder_of(output: Path) -> Path:
-    """Where scripts, logs and requeue records of jobs that write ``output`` lie: ``OUTPUT.slurm``, beside it."""
+    """Return ``OUTPUT.slurm`` beside ``output``: the folder of scripts, logs and requeue records of its jobs."""
     return output.with_name(f"{output.name}.slurm")
 
 
@@ -117,7 +117,7 @@ def submit(text: str, name: str, output: Path, options: Sequence[str] = (), *, r
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far what lies in a run or study directory is; each number only grows."""
+    """Progress in a run or study directory; each number only grows."""
 
     steps: int = 0  # saved steps of all trainings
     stages: int = 0  # finished stages

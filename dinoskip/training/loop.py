@@ -61,7 +61,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Training:
-    """What a run trains: an objective, its micro-batches, and what is said of them.
+    """Training of a run: an objective, its micro-batches, and the names and texts by which they are reported.
 
     ``names`` are the images', by the numbers in ``Batch.ids``; ``verdict`` says in a line what a run waits for, given
     the share of time that steps waited for images. ``start`` gives the backbones' first weights, where they are not
@@ -249,7 +249,7 @@ class _Loop:
     # --- within a step ---------------------------------------------------------------------------------------
 
     def _requests(self) -> tuple[int, bool]:
-        """What this rank asks of all: which signal came (0: none), and whether it is time to save."""
+        """Return this rank's requests to all ranks: the signal that came (0: none), and whether it is time to save."""
         return self.signals.requested, self.here.is_main and time.monotonic() >= self.next_save
 
     def _inspect(self, step: int) -> Row:

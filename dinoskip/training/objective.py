@@ -1,4 +1,4 @@
-"""What the training loop and an objective (DINO, supervised) ask of one another: one optimizer step at a time.
+"""Interface between the training loop and an objective (DINO, supervised): one optimizer step at a time.
 
 The loop owns epochs, files and signals. An objective is one file: its settings, its networks and its loss, and its
 ``step`` from a batch's images to the last of what it changes. What all steps have in common is a :class:`Step`.
@@ -69,17 +69,18 @@ class WithLosses(Objective):
     @staticmethod
     @abstractmethod
     def overlaps(global_grid: int, local_grid: int, num_local: int) -> ViewTargets:
-        """Where pairs of a sample's views show the same, in patches: ``global_grid`` and ``local_grid`` a side."""
+        """Return overlaps of pairs of a sample's views, which are ``global_grid`` or ``local_grid`` patches a side."""
 
 
 @dataclass
 class Engine:
-    """What all steps of a run share. ``forward`` is the student as :func:`dinoskip.training.parallel.wrap` returns it.
+    """State shared by all steps of a run.
 
-    ``requests`` says, on this rank, which stop signal came (0: none) and whether it is time to save. ``inspect``
-    measures the student between backward pass and update of a step (1, 2, ...) and changes nothing. ``note`` is told
-    step and action as they begin; images may be waited for ``patience`` seconds. On a GPU
-    ``ahead`` makes the views of each micro-batch while the one before is computed with.
+    ``forward`` is the student as :func:`dinoskip.training.parallel.wrap` returns it. ``requests`` says, on this rank,
+    which stop signal came (0: none) and whether it is time to save. ``inspect`` measures the student between backward
+    pass and update of a step (1, 2, ...) and changes nothing. ``note`` is told step and action as they begin;
+    ``patience`` is the longest wait for images, in seconds. On a GPU ``ahead`` makes the views of each micro-batch
+    while the network computes with those of the one before.
     """
 
     student: nn.Module

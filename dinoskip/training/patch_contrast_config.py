@@ -71,7 +71,7 @@ class PatchContrastConfig(AddendsConfig):
         return CropConfig(global_size=size, num_local=0, global_scale=self.crop_scale), self.augment
 
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
-        """Which patches of the two crops show the same point, and the rectangle that both show, if it is asked for."""
+        """Return the matching patches of the two crops, and the rectangle that both show if an added loss needs it."""
         from dinoskip.data.correspondence import Correspondence  # torch
 
         matches = Correspondence(self.crop_size // patch_size)

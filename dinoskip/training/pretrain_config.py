@@ -1,4 +1,4 @@
-"""What every objective of pretraining has: a name, views of its images, and the networks that it trains on them."""
+"""Settings of every objective of pretraining: a name, views of its images, and the networks that it trains on them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class PretrainConfig(TrainConfig):
 
     @abstractmethod
     def views(self) -> tuple[CropConfig, AugmentConfig]:
-        """How the views of an image are cut and augmented."""
+        """Return the settings by which views of an image are cut and augmented."""
 
     def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
-        """What a step needs to know of its views beside their pixels; None: nothing."""
+        """Return the targets that a step needs of its views beside their pixels; None if it needs none."""
         return None
 
     @abstractmethod
@@ -58,11 +58,11 @@ class PretrainConfig(TrainConfig):
         """Sides of the views in pixels, by their dotted key; each must be whole patches."""
 
     def incompatibilities(self, model: ModelConfig) -> dict[str, str]:
-        """What does not go together with a model of ours, by the setting's name."""
+        """Return the settings that do not go together with a model of ours, by name, with the reason."""
         return {}
 
     def problems(self, model: ModelConfig) -> dict[str, str]:
-        """What does not go together with a model, by the setting's name: its sizes, and what it cannot do."""
+        """Return the settings that do not go together with a model, by name, with the reason (sizes, abilities)."""
         sizes = {key: text for key, side in self.sizes().items() if (text := model.refused_size(side)) is not None}
         if model.timm_name is None:
             return sizes | self.incompatibilities(model)
@@ -85,4 +85,4 @@ class PretrainConfig(TrainConfig):
 
     @abstractmethod
     def cost(self, model: VitConfig) -> StepCost:
-        """What a run on this model takes, in closed form (:mod:`dinoskip.settings.flops`)."""
+        """Return the cost of a training step on this model, in closed form (:mod:`dinoskip.settings.flops`)."""

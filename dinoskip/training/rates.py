@@ -1,4 +1,4 @@
-"""What the schedules of a run give to each of its steps."""
+"""Values of a run's schedules at each of its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dinoskip.training.recipe import TrainConfig
 
 @dataclass(frozen=True)
 class Rates:
-    """What one step uses: learning rate, weight decay, and in subclasses whatever else is scheduled."""
+    """Scheduled values of one step: learning rate, weight decay, and in subclasses whatever else is scheduled."""
 
     lr: float
     weight_decay: float

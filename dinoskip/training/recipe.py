@@ -1,4 +1,4 @@
-"""What every training recipe has, whatever its objective: settings, seed, model and optimizer; without torch."""
+"""Settings of every training recipe, whatever its objective: training, seed, model and optimizer; without torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrainConfig(Config):
     """Settings of every objective: length, batch, what is kept and written, and how it is computed."""
 
     section: ClassVar[str] = "pretrain"
-    """Where it stands in a configuration."""
+    """Section of these settings in a configuration."""
     epochs: int = Field(300, ge=1, description="passes over the images")
     batch_size: int = Field(1024, ge=1, description="images a step over all ranks and micro-batches")
     warmup_epochs: float = Field(10, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
@@ -75,7 +75,7 @@ class TrainConfig(Config):
 
 
 class Job(Config):
-    """What every training run's result depends on, but the images; a subclass adds its objective's settings."""
+    """Settings that the result of a training run depends on, except the images; a subclass adds its objective's."""
 
     seed: int = Field(0, ge=0)
     model: ModelConfig = ModelConfig()

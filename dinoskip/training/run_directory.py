@@ -256,13 +256,13 @@ def _is_run(recorded: Path) -> bool:
 
 
 def stopped_at_once(path: Path, request: int) -> Preempted | Interrupted:
-    """What a run ends with at the second request to stop, PREEMPT or INTERRUPT."""
+    """Return the error that ends a run at the second request to stop, PREEMPT or INTERRUPT."""
     kind = Preempted if request == PREEMPT else Interrupted
     return kind(f"{path}: stopped at once; the last checkpoint stands")
 
 
 def rank_lost(path: Path, line: str) -> DinoskipError:
-    """What a run ends with when another rank is lost: to be gone on with, if there is a checkpoint."""
+    """Return the error that ends a run when another rank is lost; the run can be continued if it has a checkpoint."""
     steps = list_checkpoints(path)
     if not steps:
         return DinoskipError(f"{line}; there is no checkpoint yet: the same command begins again")

@@ -26,7 +26,7 @@ class SupervisedConfig(TrainConfig):
     augment: ClassAugmentConfig = ClassAugmentConfig()
 
     def problems(self, model: ModelConfig) -> dict[str, str]:
-        """What does not go together with a model, by the setting's name."""
+        """Return the settings that do not go together with a model, by name, with the reason."""
         size = model.refused_size(self.augment.size)
         return ({} if size is None else {"augment.size": size}) | self.refused_for_timm(model)
 

@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"epochs": 300, "batch_size": 1024, "norm_last_layer": False, "teacher_temp": 0.07}
     | {"warmup_teacher_temp_epochs": 30},
 }
-"""What the two public commands for ViT-S/16 say where they differ (docs/protocols.md, with sources)."""
+"""Settings of the two public commands for ViT-S/16 where these differ (docs/protocols.md, with sources)."""
 
 
 def filled(settings: Any, presets: Mapping[str, dict[str, Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""How far each patch's feature is from the mean of its image: patches that differ from their surroundings stand out."""
+"""Distance of each patch's feature from the mean of its image, large where a patch differs from its surroundings."""
 
 from __future__ import annotations
 

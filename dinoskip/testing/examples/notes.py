@@ -34,7 +34,7 @@ class NotedImages(LabelledImages):
     note_paths: tuple[Path, ...] = ()
 
     def note(self, index: int) -> str:
-        """What the note of an image says; :class:`DataError` if it cannot be read."""
+        """Return the text of an image's note. Raises :class:`DataError` if it cannot be read."""
         return read_text(self.note_paths[index], "note")
 
 
@@ -89,7 +89,7 @@ class BesideConfig(DatasetKind):
 
 
 class LengthSection(Config):
-    """How well the CLS token of a note's image says how long the note is."""
+    """The length of a note, predicted from the CLS token of its image."""
 
     datasets: Names = Field((), description="keys of data, with notes")
     split: str = "val"

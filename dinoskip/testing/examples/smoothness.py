@@ -11,7 +11,7 @@ from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskInputs, 
 
 
 class SmoothnessSection(Config):
-    """How alike neighbouring patches are."""
+    """Similarity of the features of neighbouring patches."""
 
     datasets: Names = Field((), description="keys of data, with masks")
     split: str = "val"

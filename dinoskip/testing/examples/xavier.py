@@ -20,7 +20,7 @@ class XavierInit(Config):
     gain: float = Field(1.0, gt=0)
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
+        """Yield name and value of each tensor that this method assigns."""
         for block in plain_blocks(model, "xavier", layer_scale=True):
             for layer, linear in block.layers.items():
                 name = f"{block.prefix}.{layer}.weight"
