@@ -80,7 +80,7 @@ class Coverage:
 
 
 def coverage(whole: Population, images: int, samples: int, seed: int = 0) -> Coverage:
-    """How intervals of samples hold the population's mIoU of the sample's classes."""
+    """Return the coverage of the population's mIoU, over the sample's classes, by intervals of samples."""
     rng = np.random.default_rng([seed, images])
     held, widths, scores = [], [], []
     for _ in range(samples):
