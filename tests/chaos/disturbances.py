@@ -1,7 +1,7 @@
-"""What is done to a run, or to the files it relies on; the table at the end names every kind.
+"""Disturbances of a run, or of the files it relies on; the table at the end names every kind.
 
 A disturbance acts before the run starts (``before``), while it is at work (``during``), or shapes how it is started
-(``prefix``, ``environment``). It returns what exactly it did, None where nothing came of it.
+(``prefix``, ``environment``). It returns a description of what it did, None where nothing came of it.
 """
 
 from __future__ import annotations

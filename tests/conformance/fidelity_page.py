@@ -144,7 +144,7 @@ def check_of(line: dict[str, Any]) -> str:
 
 
 def missed(lines: list[dict[str, Any]]) -> str:
-    """What is said of a claim of which comparisons do not hold: how many do, and the first that does not."""
+    """Return the text on a claim with failed comparisons: how many hold, and the first that does not; "" if all do."""
     first = next((line for line in lines if not line["passed"]), None)
     if first is None:
         return ""

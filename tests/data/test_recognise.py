@@ -1,4 +1,4 @@
-"""What lies in a folder is read by evidence: nineteen layouts, renamed, with one split, and mixed."""
+"""A folder's format is recognised by evidence: nineteen layouts, renamed, with one split, and mixed."""
 
 from __future__ import annotations
 

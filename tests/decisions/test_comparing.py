@@ -1,4 +1,4 @@
-"""Which comparisons of a page are decided, by which words, and what leaves them undecided."""
+"""Decided comparisons of a page, the words of their verdicts, and the reasons that leave others undecided."""
 
 from __future__ import annotations
 

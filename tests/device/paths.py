@@ -459,7 +459,7 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
 
 
 def measure(name: str, device: type[Device]) -> Reading:
-    """What path ``name`` asks of a fresh device of that kind."""
+    """Return the reading of path ``name`` on a fresh device of that kind."""
     data()
     narrow = (
         mock.patch.dict(vit_config.SHAPES, vit_mini_patch8=(DIM, PATCH)),

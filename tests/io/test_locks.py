@@ -245,7 +245,7 @@ def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]", o
 
 
 def _outcomes(folder: Path, contenders: int) -> list[str]:
-    """What processes that reach for a lock at one moment come to; who has it keeps it until all have been told."""
+    """Return the outcomes of processes that reach for a lock at once; its owner keeps it until all have an answer."""
     context = multiprocessing.get_context("fork")
     results, over = context.Queue(), context.Event()
     start = time.time() + 0.3

@@ -1,4 +1,4 @@
-"""What commands make, and what they leave alone: foreign files, links at names of theirs, data."""
+"""Files that commands make, and those they leave alone: foreign files, links at names of theirs, data."""
 
 import os
 from collections.abc import Callable

@@ -107,7 +107,7 @@ def all_trained(here: World, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four ranks, two and one leave, every optimizer both ways: the ranks are started once for all."""
+    """Outputs of four ranks, of two and of one, with every optimizer both ways: the ranks are started once for all."""
     path = tmp_path_factory.mktemp("ranks")
     for size in (2, 4):
         on_ranks(size, path, all_trained, str(path))

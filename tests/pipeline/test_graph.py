@@ -258,7 +258,7 @@ def test_a_flipped_bit_in_an_input_is_named_before_it_is_read(tmp_path: Path) ->
 def test_an_input_that_is_damaged_while_it_is_read_is_named_and_nothing_is_published(
     tmp_path: Path, inner: bool
 ) -> None:
-    """What was made of it stayed, under the key of whole inputs: a report drew a log that was cut off."""
+    """Outputs made of it once stayed under the key of whole inputs: a report drew a log that was cut off."""
     table, damaged = Counter().table(), list[Path]()
 
     def makes(task: Task) -> None:

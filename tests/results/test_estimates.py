@@ -401,7 +401,7 @@ def test_a_gain_is_paired_by_seed() -> None:
 
 
 def test_the_variance_is_at_least_that_of_seeds_and_that_of_units_alone() -> None:
-    """What seeds and units hold in common is taken off once, and may be estimated as more than either."""
+    """Variance common to seeds and units is subtracted once, and its estimate may be larger than either of theirs."""
     rng = np.random.default_rng(1)
     noise = rng.standard_normal((2, 3, 40))
     noise -= noise.mean(2, keepdims=True)

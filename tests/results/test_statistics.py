@@ -262,7 +262,7 @@ def test_classes_in_single_images_leave_a_miou_without_an_interval() -> None:
 
 
 def test_classes_that_are_nowhere_labelled_leave_a_miou_without_an_interval() -> None:
-    """Where they may move the score by more than images do; of images that vary more they do not."""
+    """There is none where such classes may move the score by more than images do; images that vary more have one."""
     rng = np.random.default_rng(0)
     union = rng.integers(10, 50, (30, 10))
     for spread, given_one in ((0.02, False), (1.0, True)):

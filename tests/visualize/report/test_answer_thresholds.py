@@ -1,4 +1,4 @@
-"""Where a network is dead and where cuts have failed: on either side of every threshold."""
+"""Dead networks and failed cuts, on either side of every threshold."""
 
 from __future__ import annotations
 
