@@ -289,7 +289,7 @@ def add(archives: Sequence[Path]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command's arguments."""
     made = argparse.ArgumentParser(
         prog="python -m studies.slots", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -53,7 +53,7 @@ def read(backbone: Backbone, images: Sequence[Tensor], size: int) -> Tokens:
 
 
 def measured(tokens: Tokens, grid: tuple[int, int], device: torch.device) -> dict[str, dict[int, float]]:
-    """By measure and block: percent of the keys' variance that the position accounts for, mean cosine of outputs."""
+    """Return the percent of the keys' variance due to position and the mean cosine of outputs, by measure and block."""
     shares = {block: 100 * position_bias(key.to(device), grid).position_share for block, key in tokens["key"].items()}
     return {SHARE: shares, COSINE: {block: token_cosine(out) for block, out in tokens["out"].items()}}
 

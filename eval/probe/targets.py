@@ -66,7 +66,7 @@ def node_interpolation(cells: int, refine: int) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _spread(size: int, cells: int, refine: int) -> torch.Tensor:
-    """From nodes to pixels along one axis; transposed, it spreads pixels on nodes."""
+    """Return the interpolation from nodes to pixels along one axis; transposed, it spreads pixels on nodes."""
     return interpolation(pixel_centres(size, cells) * refine, refine * (cells - 1) + 1)
 
 

@@ -119,7 +119,7 @@ def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
 
 
 def aims(results: Results) -> list[str]:
-    """Return the table of the aims that every candidate meets.
+    """Return a table of the aims that each candidate meets.
 
     The aims are dense features within 3 points of skip's, the paper's accuracy, and that accuracy at the rate of skip.
     """
@@ -150,7 +150,7 @@ def aims(results: Results) -> list[str]:
 
 
 def summary(rows: Sequence[Trained], deep: Sequence[Trained]) -> list[str]:
-    """Return the outcome, a line an optimizer and depth: of candidates with all seeds at 12 blocks, of all at 24."""
+    """Return a line for each optimizer and depth, on candidates with all seeds at 12 blocks and on all at 24."""
     lines = []
     for kind in RATES:
         whole = [row for row in rows if row.optimizer == kind and len(row.results) == len(SEEDS)]

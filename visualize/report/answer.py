@@ -130,8 +130,9 @@ class AnswerLine:
 
     @property
     def verdict(self) -> str:
-        """Of the first network :data:`BETTER` or :data:`WORSE`, of one training each :data:`HIGHER` or :data:`LOWER`;
-        else :data:`UNDECIDED`."""
+        """:data:`BETTER` or :data:`WORSE` for the first network, :data:`HIGHER` or :data:`LOWER` with one training
+        each, else :data:`UNDECIDED`.
+        """
         return self.decision.word if self.decision else UNDECIDED
 
     @property
