@@ -480,7 +480,7 @@ def _with_clock(attempt: Attempt) -> dict[str, str]:
 
 
 def _gc_by_another_clock(attempt: Attempt) -> str | None:
-    """As another machine would, whose clock is wrong, and which cannot see the run's process."""
+    """Run gc as on another machine, whose clock is wrong, and which cannot see the run's process."""
     if not attempt.moment():
         return None
     seconds = attempt.rng.choice((-YEAR, -700, 700, 3600, YEAR))

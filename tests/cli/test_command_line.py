@@ -347,7 +347,7 @@ def test_what_the_system_does_not_permit_is_one_line(
 def test_refused_threads_and_memory_are_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As under a tight ulimit -v, where a thread gets no address space for its stack."""
+    """The errors are those under a tight ulimit -v, where a thread gets no address space for its stack."""
 
     def refused(*_: object) -> None:
         raise error

@@ -126,7 +126,7 @@ def collect(slow: bool) -> tuple[list[dict[str, Any]], int]:
 
 
 def number(value: Any) -> str:
-    """At most five significant digits."""
+    """Return a value as text, numbers with at most five significant digits."""
     return value if isinstance(value, str) else f"{float(value):.5g}"
 
 

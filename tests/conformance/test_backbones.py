@@ -325,7 +325,7 @@ NORM_NAMES = ("norm", "fc_norm", "layernorm", "post_layernorm")
 
 
 def test_tokens_are_in_raster_order(backbone: Backbone) -> None:
-    """In the first block values see one patch alone: changing a patch changes the value at its place."""
+    """Values of the first block depend on one patch alone: changing a patch changes the value at its place."""
     x = images(backbone)
     before = backbone.layers(x, [1], facet="value")[1].tokens
     p = backbone.patch_size

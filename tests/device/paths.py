@@ -60,7 +60,7 @@ Device = PretendedDevice | RealDevice
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one unit of a path: host reads, uploads that are waited for, kernels, and megabytes that these move.
+    """Host reads, uploads that are waited for, kernels, and megabytes that these move, of one unit of a path.
 
     ``lines`` says which lines of the project read or uploaded, of all units.
     """

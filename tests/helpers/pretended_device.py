@@ -214,7 +214,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 
 @dataclass
 class _Memory:
-    """Of a storage: which stream wrote which bytes last, at which count of its work; the streams that it waits for."""
+    """The last writes of a storage: stream, bytes and the stream's count of work; and the streams that it waits for."""
 
     reference: StorageWeakRef
     known: set[Stream]
@@ -449,7 +449,7 @@ class _Above(TorchFunctionMode):
 
 
 class _Local(threading.local):
-    """Of a thread: whether operations are passed on unseen, and whether what has no argument is on the device."""
+    """A thread's state: whether operations pass unseen, and whether those without an argument are on the device."""
 
     quiet = False
     implied = False

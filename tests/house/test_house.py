@@ -392,7 +392,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_removing_temporaries_hides_no_error() -> None:
-    """On a disk that has become read-only, a clean-up that raises would take the place of the error that says so."""
+    """A clean-up that raises on a disk that has become read-only would hide the error that says so."""
     for path in SOURCES:
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TemporaryDirectory"):

@@ -240,7 +240,10 @@ def test_staggered_shapes_take_turns() -> None:
 
 
 def test_tf32_reaches_the_rotations_and_nothing_else() -> None:
-    """On a fake CUDA device, whose products ask for the setting as real ones do. ``ecs`` begins with identity bases."""
+    """The device is a fake CUDA one, whose products ask for the setting as real ones do.
+
+    ``ecs`` begins with identity bases.
+    """
     products: dict[str, set[bool]] = defaultdict(set)
 
     class Recorder(TorchDispatchMode):

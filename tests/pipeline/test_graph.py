@@ -72,7 +72,7 @@ def test_cache_and_early_cut_off(tmp_path: Path) -> None:
 
 
 def test_who_takes_a_part_of_an_output_runs_again_only_if_that_part_is_another(tmp_path: Path) -> None:
-    """Of ``one`` the last digit is told: 21 is for ``two`` what 11 was, also when 11 is gone, and 12 is not."""
+    """``two`` is told the last digit of ``one``: 21 is to it what 11 was, also when 11 is gone, and 12 is not."""
     counter = Counter()
 
     def ran(value: int) -> list[str]:
