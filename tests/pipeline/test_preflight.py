@@ -1,4 +1,4 @@
-"""Lacks of this machine for a study are reported at once, before anything is computed or written."""
+"""Missing parts of this machine for a study are reported at once, before anything is computed or written."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def result(code: str, **variables: str) -> dict[str, Any]:
 @needs_mkl
 @pytest.mark.parametrize("imports", ["import dinoskip, torch", "import torch\nfrom eval.knn import evaluate"])
 def test_a_matrix_is_decomposed_alike_alone_and_in_a_stack(imports: str) -> None:
-    """With these instructions, of an old Intel processor, as an AMD's, MKL's kernels ask where an array lies."""
+    """MKL's kernels for an old Intel processor, as for an AMD's, ask where an array lies."""
     seen = result(imports + DECOMPOSED, MKL_ENABLE_INSTRUCTIONS="SSE4_2")
     assert seen[VARIABLE] == EQUAL_BITS
     assert seen["equal"]
