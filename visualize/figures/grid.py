@@ -221,7 +221,7 @@ def _scaled(cell: GridCell, size: tuple[int, int]) -> Pixels:
 
 
 def _repeated(cell: GridCell, size: tuple[int, int]) -> Pixels:
-    """Return the PDF's pixels: a photograph at the figure's resolution, a map with each value a whole number of times."""
+    """Return a PDF's pixels: a photograph at the figure's resolution, a map with each value a whole number of times."""
     if cell.photo:
         return _scaled(cell, size)
     times = max(1, math.ceil(size[0] / cell.pixels.shape[1]))
