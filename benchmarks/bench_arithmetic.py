@@ -1,4 +1,4 @@
-"""What MKL_CBWR=AUTO,STRICT costs: a step of SOAP, decompositions and products, against MKL left alone.
+"""Cost of MKL_CBWR=AUTO,STRICT: a step of SOAP, decompositions and products, against MKL left alone.
 
     python -m benchmarks.bench_arithmetic [--pairs 12] [--blocks 4] [--dim 192] [--threads 1]
 

@@ -1,4 +1,4 @@
-"""What does looking inside a network while it trains cost? ``python -m benchmarks.bench_diagnostics``.
+"""Cost of looking inside a network while it trains: ``python -m benchmarks.bench_diagnostics``.
 
 Claim: the live diagnostics cost less than 1 % of the training steps at every 100 steps; exit code 1 if they cost more.
 """

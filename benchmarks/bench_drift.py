@@ -1,4 +1,4 @@
-"""By how much each task's numbers move if frozen networks compute in bfloat16, or TF32 on a GPU, and not in float32.
+"""Changes of each task's numbers if frozen networks compute in bfloat16, or TF32 on a GPU, and not in float32.
 
     python -m benchmarks.bench_drift SPEC --data SAMPLES [--tasks NAME ...] [--images 4] [--every] [--device auto]
 

@@ -1,4 +1,4 @@
-"""What folders are read as, and what their images look like to the rules by which label maps are told.
+"""Formats that folders are read as, and what the rules that recognise label maps take their images for.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_folders FOLDER ... [--images 2000]
 

@@ -1,4 +1,4 @@
-"""What Token Graying adds to a training step, one thread: ``python benchmarks/bench_graying.py``.
+"""Cost of Token Graying in a training step, one thread: ``python benchmarks/bench_graying.py``.
 
 Claim (dinoskip/models/graying.py): on a CPU thread either variant adds about a per cent to a ViT-B step. The paper
 (Always Skip Attention, table 1) reports +1 % for the DCT and +530 % for the SVD on GPUs, which are slow at SVDs.

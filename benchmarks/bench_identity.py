@@ -1,4 +1,4 @@
-"""What it costs to know a data set and a checkpoint again: the share of a run's time.
+"""Cost of recognising a data set and a checkpoint again: the share of a run's time.
 
 A set of over 1 GiB (sparse files) is known by names and sizes alone, as it was, and by sizes, times and a sample; a
 checkpoint of a ViT-S/16 with DINO's heads is saved and loaded with and without looking for values that are not finite.

@@ -1,10 +1,11 @@
-"""Do networks without skips stand rounding better? ``python -m benchmarks.bench_quantisation``.
+"""Robustness to rounding of networks with and without skips: ``python -m benchmarks.bench_quantisation``.
 
-Paper 4 (*The Quantization Benefits of Residual-Free Transformers*, table 1, fig. 11) says so of language models:
-activations closer to Gaussian, a higher SQNR, less lost at few bits. Here small ViTs (12 blocks, width 96) learn to
-tell crops of 16 photographs apart (:mod:`benchmarks.photo_crops`) with and without skips, with AdamW and SOAP; then
-accuracy on the photographs' other parts as WnAm, and for each kind of site SQNR, normalised MSE and excess kurtosis.
-Prints what comes out and whether the paper's order holds; nothing is asserted. Six minutes of one thread a seed.
+Paper 4 (*The Quantization Benefits of Residual-Free Transformers*, table 1, fig. 11) finds language models without
+skips more robust: activations closer to Gaussian, a higher SQNR, less lost at few bits. Here small ViTs (12 blocks,
+width 96) learn to tell crops of 16 photographs apart (:mod:`benchmarks.photo_crops`) with and without skips, with AdamW
+and SOAP; then accuracy on the photographs' other parts is measured as WnAm, and for each kind of site SQNR, normalised
+MSE and excess kurtosis. The results are printed, and whether the paper's order holds; nothing is asserted. Six minutes
+of one thread a seed.
 
     python -m benchmarks.bench_quantisation [--seeds 1] [--steps 400]
 """

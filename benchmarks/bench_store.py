@@ -1,4 +1,4 @@
-"""How fast a feature store is written and verified, without a network: rows of ViT-S/16 at 224 pixels, 12 blocks.
+"""Speed of writing and verifying a feature store, without a network: rows of ViT-S/16 at 224 pixels, 12 blocks.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_store [--images 512] [--threads 1,2] [--folder /dev/shm]
 
@@ -33,7 +33,7 @@ TOKENS, WIDTH, BLOCKS, BATCH = 196, 384, 12, 64  # ViT-S/16 at 224 pixels; image
 
 
 def plan_of(images: int) -> Any:
-    """What a writer reads of an export's plan."""
+    """Return the parts of an export's plan that a writer reads."""
     half = np.dtype("<f2")
     arrays = {tokens_name(block): (half, (images, TOKENS, WIDTH)) for block in range(1, BLOCKS + 1)}
     arrays |= {cls_name(block): (half, (images, WIDTH)) for block in range(1, BLOCKS + 1)}

@@ -1,4 +1,4 @@
-"""Does a skipless ViT train, and which part of its initialisation matters? ``python -m benchmarks.bench_training``.
+"""Training of a skipless ViT, and effect of each part of its initialisation: ``python -m benchmarks.bench_training``.
 
 12 blocks, width 96, 3 heads, 17 tokens, 400 steps of 32 crops, weight decay 0.05; see :mod:`benchmarks.photo_crops`.
 Claims, for every seed: with AdamW at 3e-4 the default initialisation without skips stays near chance, ours comes

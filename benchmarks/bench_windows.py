@@ -115,7 +115,7 @@ def size_of(folder: Path) -> int:
 
 
 def read_report(out: Path, networks: int) -> None:
-    """What the report does with the records of several networks: choose a block of each, pair the first with all."""
+    """Use the records of several networks as the report does: choose a block of each, and pair the first with all."""
     read = read_records(out)
     rows = {f"network {i}": [replace(row, model=f"network {i}") for row in read] for i in range(networks)}
     records = {replace(row, model=name): values for name in rows for row, values in read.items()}

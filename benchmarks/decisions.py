@@ -1,4 +1,4 @@
-"""How often a report is wrong, and how often it finds a difference: made-up studies through the code that writes pages.
+"""Rates at which a report is wrong and at which it finds a difference: made-up studies through the code of the pages.
 
     python -m benchmarks.decisions --table docs/report.md       # about 20 minutes on one core
     python -m benchmarks.decisions --pages 40 --samples 40      # quicker and coarser
@@ -7,12 +7,13 @@ A made-up study has networks on measures of every kind that rows have (:mod:`ben
 seeds of training. Rows are made by the functions that evaluations make them with, and go through
 :func:`visualize.report.answer.answers`, which the report prints, or :func:`dinoskip_papers.claims.claims`. **Equal**
 networks have the same expected score over trainings: a page that calls any of them better or worse, or of one training
-each higher or lower, is a false positive. Every training has its luck, a shift of its expected score; of one training
-each, too, which says nothing of how large the luck is. **Different**: one network is better by a number of standard
-errors.
+each higher or lower, is a false positive. Every training has its luck, a shift of its expected score; so have networks
+of one training each, which do not show how large the luck is. **Different**: one network is better by a number of
+standard errors.
 
-Intervals are held against what they are of: a difference's expected value, over trainings where there are several, and
-that of the two trainings where there is one each (their luck is then 0); and for a score, that of all images there are.
+Intervals are checked against the value that they estimate: a difference's expected value, over trainings where there
+are several, and that of the two trainings where there is one each (their luck is then 0); and for a score, that of all
+images there are.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ CASES: Sequence[tuple[str, Made]] = (
 
 
 def of_each(made: Callable[..., Result], given: Sequence[tuple[object, ...]], jobs: int) -> list[Result]:
-    """What ``made`` makes of each of ``given``, in ``jobs`` processes; every one has a seed of its own."""
+    """Return the result of ``made`` for each of ``given``, in ``jobs`` processes; every one has a seed of its own."""
     if jobs == 1:
         return [made(*arguments) for arguments in given]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:

@@ -1,4 +1,4 @@
-"""How often labels that mean something else are noticed, and right ones are not believed, and what judging costs.
+"""Rates at which labels of another meaning are noticed and right ones are doubted, and the cost of judging them.
 
     python -m benchmarks.label_meanings --data SAMPLES          # three minutes on one core
 

@@ -29,7 +29,7 @@ _MANY = 2000  # images, of which the expected score is taken: intervals are not 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """What all networks share on n images: how ``hard`` each is (n,), pixels of classes (n, K), numbers of objects."""
+    """Images that all networks share: how ``hard`` each is (n,), pixels of classes (n, K), numbers of objects."""
 
     hard: F64
     labelled: NDArray[np.int64]

@@ -70,8 +70,11 @@ def population(classes: int, images: int, seed: int = 0, *, poor: bool = False) 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of samples: percent that are ``given`` an interval, of these percent whose interval ``held`` the truth, and mean
-    ``width`` of these and four standard deviations of the score, in points; nan where none is given."""
+    """Coverage of the intervals of many samples; nan where no sample has an interval.
+
+    ``given`` is the percent of samples with an interval, ``held`` the percent of these intervals that hold the truth,
+    ``width`` their mean width in points, ``deviations`` four standard deviations of the score, in points.
+    """
 
     given: float
     held: float
@@ -80,7 +83,7 @@ class Coverage:
 
 
 def coverage(whole: Population, images: int, samples: int, seed: int = 0) -> Coverage:
-    """How intervals of samples hold the population's mIoU of the sample's classes."""
+    """Return the coverage of the population's mIoU, over the sample's classes, by intervals of samples."""
     rng = np.random.default_rng([seed, images])
     held, widths, scores = [], [], []
     for _ in range(samples):

@@ -1,4 +1,4 @@
-"""Which networks are read, and how far features are from a plain forward pass: ``python -m benchmarks.networks``.
+"""Readable networks, and the distance of features from a plain forward pass: ``python -m benchmarks.networks``.
 
 Random weights, seed 0, float32, noise of one image; no network is needed but for transformers' classes. The plain pass
 is the network's own, with a hook of ours on the module of each level or block. "Before" are plain ViTs alone, as
@@ -61,7 +61,7 @@ def _of_library(library: str, name: str) -> tuple[nn.Module, int]:
 
 
 def plain_outputs(model: nn.Module, modules: dict[int, nn.Module], images: Tensor) -> dict[int, Tensor]:
-    """What modules return in one forward pass of the network's own."""
+    """Return the outputs of modules in one forward pass of the network's own."""
     kept: dict[int, Any] = {}
     handles = [
         module.register_forward_hook(lambda _, __, output, number=number: kept.update({number: output}))

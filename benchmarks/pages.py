@@ -1,4 +1,4 @@
-"""What pages of results are made of: rows, tables, folded parts, costs, curves beside the page."""
+"""Parts of pages of results: rows, tables, folded parts, costs, curves beside the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task in which a network can fail: which of 16 photographs is a 32 × 32 grey crop from?
+"""A task in which a network can fail: to tell from which of 16 photographs a 32 × 32 grey crop is.
 
 The photographs come with scikit-image. Crops for training are from the left three quarters of each, crops for testing
 from the right quarter: chance is ln 16 = 2.773, and 6.25 %.

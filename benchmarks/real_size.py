@@ -1,4 +1,4 @@
-"""What every task takes at its real resolution on a trained network, beside plain forward passes of the same images.
+"""Cost of every task at its real resolution on a trained network, beside plain forward passes of the same images.
 
 python -m benchmarks.real_size SPEC --data SAMPLES [--tasks NAME ...] [--images 4]
 

@@ -1,4 +1,4 @@
-"""What a DINO step takes on 1 to 256 GPUs, on paper: time, images a second, share of the peak, exchange and memory.
+"""Cost of a DINO step on 1 to 256 GPUs, on paper: time, images a second, share of the peak, exchange and memory.
 
     python -m benchmarks.scaling [--batch 1024 | --images-per-gpu N] [--gpus 1,8,64,256] [--tf32] [--frequency 10]
     python -m benchmarks.scaling --shares [--gpus 1,8,64]      # what the rank that owns most has of SOAP and its kin

@@ -1,4 +1,4 @@
-"""What rules that look at no image score on the same data: the floor that a model's numbers stand on."""
+"""Scores on the same data of rules that look at no image: the floor that a model's numbers are compared with."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class FittedHeads:
 
 @dataclass(frozen=True)
 class HeadFit:
-    """How a task fits its heads.
+    """The procedure by which a task fits its heads.
 
     Args:
         title: what the bar of progress says.

@@ -1,4 +1,4 @@
-"""What a task leaves of the parts of one network, joined: levels that have grids of their own are measured apart."""
+"""Joined outputs of a task's parts for one network: levels whose grids differ are measured separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dinoskip.results.rows import read_rows, write_rows
 
 
 def part_folder(out: Path, blocks: Sequence[int]) -> Path:
-    """Where a task leaves what it has of these blocks: a folder of their own where not all blocks have one grid."""
+    """Return the folder of a task's outputs for these blocks: their own one where not all blocks have the same grid."""
     folder = out / f"blocks{blocks[0]}-{blocks[-1]}" if blocks else out
     return folder if folder.is_dir() else out
 

@@ -85,7 +85,10 @@ class PixelTokens:
         return len(self.places), *self.of(0).shape
 
     def standardised(self) -> Callable[[int], NDArray[np.float32]]:
-        """What gives tokens (T, C) of an image whose channels have mean 0 and variance 1 over all images' tokens."""
+        """Return a function from an image's number to its standardised tokens (T, C), float32.
+
+        Their channels have mean 0 and variance 1 over all images' tokens.
+        """
         sums = squares = np.zeros(self.shape[2])
         count = 0
         for i in range(len(self.places)):

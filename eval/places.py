@@ -1,4 +1,4 @@
-"""What tasks without heads score: the blocks of every facet, alone and several together, all of one pass."""
+"""Places that tasks without heads score: the blocks of every facet, alone and several together, in a single pass."""
 
 from __future__ import annotations
 

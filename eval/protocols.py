@@ -46,7 +46,7 @@ class ProtocolConfig(Config):
 
     @property
     def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own."""
+        """Protocol in result rows: its name and every setting that differs from it."""
         return ", ".join([self.protocol, *self.changed])  # type: ignore[attr-defined]
 
     @property

@@ -1,4 +1,4 @@
-"""What an evaluation finds image by image, in files: a run that is stopped goes on after the last whole part."""
+"""Results of an evaluation, image by image, in files: a stopped run continues after the last complete part."""
 
 from __future__ import annotations
 

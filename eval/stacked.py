@@ -1,4 +1,4 @@
-"""What stacks of linear heads share (:mod:`eval.probe.stack`): what they read, first weights, held-out images."""
+"""Parts that stacks of linear heads share (:mod:`eval.probe.stack`): their inputs, first weights, held-out images."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _MORE_FIELDS = ("lr", "seconds", "machine", "study")
 
 @dataclass(frozen=True)
 class Place:
-    """Where photographs and outputs are."""
+    """Folders of the photographs and of the outputs."""
 
     data: Path
     output: Path

@@ -261,7 +261,7 @@ class SameRate:
 
     @property
     def relation(self) -> str:
-        """Where *skip* at *mixing*'s rate is."""
+        """Position of *skip* at *mixing*'s rate: within the error of *mixing*, above it, or below it."""
         if abs(self.skip - self.mixing) <= ERROR:
             return f"within {ERROR} points of"
         return "above" if self.skip > self.mixing else "below"

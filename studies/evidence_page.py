@@ -102,7 +102,7 @@ class Comparison:
         return "better" if self.lead.mean > 0 else "worse"
 
     def verdict(self, corrected: float | None) -> str:
-        """What may be said; ``corrected`` is Holm's p, None while the study is not complete."""
+        """Return the verdict in words; ``corrected`` is Holm's p, None while the study is not complete."""
         if corrected is None:
             return f"none yet: {self.lead.n} of {len(SEEDS)} seeds"
         if corrected < LEVEL:

@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/evidence/rows.csv.gz, commit 928ad55c, 2026-11-26.
-"""What the rows of the third study hold: networks, seeds, curves over blocks, and differences of seeds.
+"""Contents of the third study's rows: networks, seeds, curves over blocks, and differences of seeds.
 
 Rows are those of ``docs/results/evidence/rows.csv.gz``, one a block, seed and measure, as text.
 """
@@ -45,7 +45,7 @@ Curves = Mapping[str, Mapping[int, Curve]]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a curve is of: the task, metric, data set and read point of its rows."""
+    """The measure of a curve: the task, metric, data set and read point of its rows."""
 
     name: str
     task: str

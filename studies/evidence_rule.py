@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/evidence/rule.csv, commit 928ad55c, 2026-11-26.
-"""How often the third study's rule finds a difference where there is none: python -m studies.evidence_rule."""
+"""False positives of the third study's rule, where no difference exists: python -m studies.evidence_rule."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 # Frozen: rows docs/gallery.md, commit 4c8aabfa, 2026-11-25.
-"""Which rule finds the foreground's side of the first principal component, and how well its mask fits; outlying norms.
+"""Rules for the foreground's side of the first principal component, the fit of their masks, and outlying norms.
 
-Masks of a data set say what the foreground is (any class but the background; of COCO-Stuff any thing). Over groups of
-images it counts how often each rule takes the side whose mask has the higher IoU, at every block:
+The masks of a data set define the foreground (any class but the background; of COCO-Stuff any thing). Over groups of
+images the script counts how often each rule takes the side whose mask has the higher IoU, at every block:
 
-- skewness: the side with the long tail (what :class:`visualize.pca.PatchPCA` itself does)
+- skewness: the side with the long tail (the rule of :class:`visualize.pca.PatchPCA` itself)
 - border: the side that is rarer at the border (:func:`visualize.foreground.border_sign`)
 - attention: the side that the CLS token attends to more
 
-and gives the mean IoU of the foreground by the border rule, that of the right side, and of all tokens. Then, by block,
-the share and the norm of outlying tokens.
+It also prints the mean IoU of the foreground by the border rule, that of the right side, and that of all tokens; then,
+by block, the share and the norm of outlying tokens.
 
 Run: python -m studies.foreground --backbone SPEC --data VOCDEVKIT [--kind voc] [--images 96] [--group 8]
 """

@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/late_blocks/rows.csv, commit ea8f645b, 2026-11-26.
-"""Why does discovery fail in late blocks? Each suspect measured at every block, and an intervention for each.
+"""Causes of failed discovery in late blocks: each suspect measured at every block, and an intervention for each.
 
 python -m studies.late_blocks NETWORK_sSEED=WEIGHTS.safetensors ... [--images 100] [--size 64]
 python -m studies.late_blocks
@@ -50,7 +50,7 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Read:
-    """What a network gives on the scenes: patch tokens, class tokens (N, C) at ``out``, ``query`` and ``key``, grid."""
+    """A network's features of the scenes: patch tokens, class tokens (N, C) at ``out``, ``query`` and ``key``, grid."""
 
     tokens: Tokens
     cls: Tokens
@@ -165,7 +165,7 @@ def corloc(cuts: TokenCuts, patch: int, data: Scenes) -> float:
 
 
 def measures(read: Read, data: Scenes, block: int) -> dict[str, float]:
-    """What a block's keys and attention are like, then CorLoc as it is and under each change."""
+    """Return measures of a block's keys and attention, then CorLoc without changes and under each change."""
     key, out = read.tokens["key"][block], read.tokens["out"][block]
     cuts = cut(key, read.grid)
     changed = {

@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/late_blocks/epochs.csv, commit ea8f645b, 2026-11-26.
-"""Is it the skips or the learning rate? *skip* and *mixing* trained at each other's rate, measured at every epoch.
+"""Effects of skips and of the learning rate: *skip* and *mixing* at each other's rate, measured at every epoch.
 
 python -m studies.late_rates run --data IMAGENETTE [--output runs] [--runs skip=0.0027 mixing=0.024] [--seeds 0 1]
 python -m studies.late_rates published NAME=WEIGHTS [--images 40] [--size 224]

@@ -200,7 +200,7 @@ def _before_and_after(net: Network, value: Callable[[Sequence[EvalResult], int],
 
 
 def verdict(study: str, networks: Sequence[Network], compared: Lines) -> str:
-    """Which skipless networks are alive, which have learnt, and which are better than skip, in sentences."""
+    """Return sentences on the skipless networks that are alive, that have learnt, and that are better than skip."""
     others = [net for net in networks if net.name != "skip"]
     if len(others) in (0, len(networks)):
         return "Not complete yet."

@@ -1,5 +1,5 @@
 # Frozen: rows docs/backbones.md, commit ca77684f, 2026-11-25.
-"""How far features depend on the rule by which a ViT's positions are resized for another image size.
+"""Dependence of features on the rule by which a ViT's positions are resized for another image size.
 
 python -m studies.positions [SPEC] [--sizes 98 224 448 518] [--photos 4]
 

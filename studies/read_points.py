@@ -1,5 +1,5 @@
 # Frozen: rows docs/concepts/read_points.md, commit 037bca12, 2026-11-24.
-"""Where blocks are read: the table and the curves of docs/concepts/read_points.md.
+"""Read points of blocks: the table and the curves of docs/concepts/read_points.md.
 
 dinoskip run configs/results/read_points.yaml
 python -m studies.read_points runs/read-points docs/concepts

@@ -1,5 +1,5 @@
 # Frozen: rows docs/concepts/readings.json, commit d279338a, 2026-11-26.
-"""What each reading of the papers' open sentences does to a fresh ViT-S: measured, and the page that says it.
+"""Measured effects of each reading of the papers' open sentences on a fresh ViT-S, and the page that reports them.
 
 python -m studies.readings measure [--seeds 3] [SENTENCE ...]   (minutes; replaces docs/concepts/readings.json)
 python -m studies.readings page                                 (writes docs/concepts/readings.md from it)

@@ -61,7 +61,7 @@ NO_OTHERS = ("evaluate.probe.datasets=[]", "evaluate.knn.datasets=[]")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a slot works: folder of the data, working folder, where results go, device, sizes for a CPU (``toy``)."""
+    """A slot's folders of data, of work and of results, its device, and whether its sizes are a CPU's (``toy``)."""
 
     data: Path
     work: Path
@@ -289,7 +289,7 @@ def add(archives: Sequence[Path]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be asked for."""
+    """Return the parser of the command's arguments."""
     made = argparse.ArgumentParser(
         prog="python -m studies.slots", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

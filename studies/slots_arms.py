@@ -1,4 +1,4 @@
-"""What the slots have in common, fixed before the first: arms, seeds, order, rates, and which teacher comes back."""
+"""Settings of all slots, fixed before the first: arms, seeds, order, rates, and the teacher that comes back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ABOUT_PRINTED = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What slot 1 chose: epochs, and by arm the rate, the optimizer and the network's label.
+    """Choices of slot 1: epochs, and by arm the rate, the optimizer and the network's label.
 
     ``unresolved`` are arms whose best rate is the lowest or highest that was tried: no verdict is given on them.
     """
@@ -74,7 +74,7 @@ class Plan:
         return f"{self.labels[arm]}-{self.optimizer(arm)['label']}-s{seed_of(slot)}"
 
     def plain(self) -> dict[str, object]:
-        """What was chosen of the arms, as JSON has it."""
+        """Return the choices for the arms, as JSON has them."""
         chosen = {"rates": dict(self.rates), "optimizers": dict(self.optimizers), "labels": dict(self.labels)}
         return {**chosen, "unresolved": list(self.unresolved)}
 

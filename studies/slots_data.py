@@ -39,7 +39,7 @@ _DONE = ".unpacked"
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the published data are: Imagenette (train and val), a VOCdevkit, a COCO folder."""
+    """Folders of the published data: Imagenette (train and val), a VOCdevkit, a COCO folder."""
 
     imagenette: Path
     voc: Path

@@ -1,4 +1,4 @@
-"""What slot 1 chooses from its rows: each arm's rate, the epochs of all, and what stands in for B where it is dead."""
+"""Slot 1's choices from its rows: each arm's rate, the epochs of all, and the substitute for B where it is dead."""
 
 from __future__ import annotations
 

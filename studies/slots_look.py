@@ -1,10 +1,10 @@
-"""What no result row has: the share of position in the keys of every block, the likeness of tokens, a strip of PCA.
+"""Measurements beside the result rows: the share of position in every block's keys, the similarity of tokens, PCA.
 
 python -m studies.slots_look NAME=WEIGHTS ... --data FOLDER --out DIR [--size 224] [--images 128]
 
-WEIGHTS may be a pattern; networks without a file are left out. On the photographs with boxes, as squares. ``look.csv``
-has a row for each network and measure and a column for each block; ``pca.png`` the first three components of the last
-block's output, a row a network.
+WEIGHTS may be a pattern; networks without a file are left out. The networks read the photographs with boxes, as
+squares. ``look.csv`` has a row for each network and measure and a column for each block; ``pca.png`` has the first
+three components of the last block's output, a row for each network.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(backbone: Backbone, images: Sequence[Tensor], size: int) -> Tokens:
 
 
 def measured(tokens: Tokens, grid: tuple[int, int], device: torch.device) -> dict[str, dict[int, float]]:
-    """By measure and block: percent of the keys' variance that the position accounts for, mean cosine of outputs."""
+    """Return the percent of the keys' variance due to position and the mean cosine of outputs, by measure and block."""
     shares = {block: 100 * position_bias(key.to(device), grid).position_share for block, key in tokens["key"].items()}
     return {SHARE: shares, COSINE: {block: token_cosine(out) for block, out in tokens["out"].items()}}
 

@@ -45,7 +45,7 @@ NEEDED = (("3", "24.6 / 7.6", "13.4 / 4.2"), ("4", "13.9 / 4.3", "9.3 / 2.9"), (
 
 
 def allowed(slots: Sequence[Slot]) -> str:
-    """What the slots that there are allow to say, by the seeds that every arm has."""
+    """Return the conclusions that the available slots allow, by the number of seeds that every arm has."""
     seeds = len(complete(slots))
     return ALLOWED[seeds + 1 if seeds else min(1, len(slots))]
 

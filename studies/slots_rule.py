@@ -113,7 +113,7 @@ PRIMARY: Mapping[str, Primary] = MappingProxyType(
 
 
 def pairs_of(seeds: int) -> list[tuple[str, str]]:
-    """Which contrasts on which measures may be tested with so many seeds of every arm."""
+    """Return the contrasts and their measures that may be tested with so many seeds of every arm."""
     if seeds < 3:
         return []
     return [("B", "P1")] if seeds == 3 else [(arm, measure) for measure in PRIMARY for arm in CONTRASTS]
@@ -129,7 +129,7 @@ def complete(slots: Sequence[Slot]) -> list[Slot]:
 
 
 def baseline(slots: Sequence[Slot], measure: str, name: str = BASELINE) -> float | None:
-    """What a rule without a network scores on a primary measure, in percent; None where it was not measured."""
+    """Return the score, in percent, of a rule without a network on a primary measure; None if it was not measured."""
     about = PRIMARY[measure]
     metric = "CorLoc" if measure == "P1" else "mIoU"
     for slot in slots:
@@ -184,7 +184,7 @@ def compare(slots: Sequence[Slot]) -> list[Comparison]:
 
 
 def obstacle_to(slots: Sequence[Slot], own: Sequence[Slot], arm: str, measure: str, one: Difference) -> str | None:
-    """Why a difference would not be decided whatever its p; None if nothing stands against it."""
+    """Return the reason that leaves a difference undecided whatever its p; None if there is none."""
     unresolved = {name for slot in slots for name in slot.card.get("unresolved", ())} & {"A", arm}
     if unresolved:
         return f"unresolved: the best rate of {' and '.join(sorted(unresolved))} is the lowest or highest tried"

@@ -54,7 +54,7 @@ def age() -> float:
 
 
 class Progress:
-    """What became of the pieces, in a file of the working folder: a second call goes on with what is missing."""
+    """States of the pieces, in a file of the working folder: a second call goes on with the missing ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

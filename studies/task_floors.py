@@ -1,5 +1,5 @@
 # Frozen: rows docs/protocols.md, commit f09405c7, 2026-11-25.
-"""What scenes give away without a network: trivial rule, colours and a random patch, on old scenes and new ones.
+"""Scores on scenes without a network: trivial rule, colours and a random patch, on old scenes and new ones.
 
 python -m studies.task_floors [--images 1200] [--sizes 48 64 96] [--objects 3] [--network SPEC]
 

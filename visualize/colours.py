@@ -19,7 +19,7 @@ Scores = Mapping[str, np.ndarray]  # image id -> (h, w, 3) float
 
 
 class TokenSource(Protocol):
-    """What is read of a FeatureStore of block outputs under the "square" transform: the grid covers the image."""
+    """The part in use of a FeatureStore of block outputs under the "square" transform: the grid covers the image."""
 
     @property
     def ids(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What a variant scores on a benchmark of a study, at a block chosen without the images shown where that can be.
+"""Scores of a variant on a benchmark of a study, at a block chosen without the images shown where that is possible.
 
 Rows are arranged by benchmark, variant and epoch (:mod:`visualize.rows`); blocks are chosen, and networks compared, as
 :mod:`dinoskip.decisions` says.

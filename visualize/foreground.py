@@ -67,7 +67,7 @@ def border_sign(scores: Sequence[F64]) -> float:
 
 
 def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> list[NDArray[np.bool_]]:
-    """Which tokens (h, w) of images (h, w, C) each have a norm above ``times`` the median of all of them together.
+    """Return masks (h, w) of images (h, w, C): tokens whose norm is above ``times`` the median norm of all tokens.
 
     Source of the phenomenon: Darcet et al. 2023, "Vision Transformers Need Registers", whose cut is an absolute norm
     that holds for one network.

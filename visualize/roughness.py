@@ -1,4 +1,4 @@
-"""How patchy PCA pictures are, as a number: Geary's C of neighbouring tokens, and a paired test."""
+"""Patchiness of PCA pictures as a number: Geary's C of neighbouring tokens, and a paired test."""
 
 from __future__ import annotations
 

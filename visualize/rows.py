@@ -1,4 +1,4 @@
-"""Which result rows may be compared: one metric on one data set in one setting, by variant, epoch and block."""
+"""Comparable result rows: one metric on one data set in one setting, by variant, epoch and block."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StudyVariant:
 
     @property
     def file_name(self) -> str:
-        """What it is called in files of rows: ``key``, or its name where it has no other."""
+        """Name in files of rows: ``key``, or ``name`` where there is no key."""
         return self.key or self.name
 
 
@@ -60,7 +60,7 @@ def families(variants: Iterable[StudyVariant]) -> dict[str, list[StudyVariant]]:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a number is, apart from the variant and the block: two rows of one benchmark may be compared."""
+    """The measure of a number, apart from the variant and the block: two rows of one benchmark may be compared."""
 
     task: str
     metric: str
@@ -113,7 +113,7 @@ def benchmark_key(row: EvalResult) -> Key:
 
 
 def setting_of(row: EvalResult) -> tuple[str, str, str, str]:
-    """What tells two rows of one metric apart: facet, norm, resolution, protocol."""
+    """Return what tells two rows of one metric apart: facet, norm, resolution, protocol."""
     return (row.facet, row.norm, row.resolution, row.protocol)
 
 
@@ -185,7 +185,7 @@ PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the 
 
 
 def _as_papers(row: EvalResult) -> int:
-    """How many of a paper's settings a row has."""
+    """Return how many of a paper's settings a row has."""
     return task(row.task).as_published(row) if row.task in TASKS else 0
 
 
@@ -261,7 +261,7 @@ def spread(row: EvalResult) -> str:
 
 
 def setting_note(variants: Variants) -> str:
-    """Which setting each benchmark of :func:`principal` rows was taken with."""
+    """Return the setting with which the :func:`principal` rows of each benchmark were made, as one sentence."""
     parts = []
     for benchmark, rows in last_epochs(variants).items():
         first = next(row for model_rows in rows.values() for row in model_rows.values())

@@ -1,4 +1,4 @@
-"""What a machine with one GPU gives: minutes of measurements, the most valuable first, a line of JSON for each.
+"""Measurements on a machine with one GPU that take minutes, the most valuable first, with a line of JSON for each.
 
 ``python -m benchmarks.gpu [PART ...]`` runs the parts of :data:`benchmarks.gpu.driver.PARTS`, each in a process of its
 own with a time limit of its own, all within ``--seconds``. A result is appended to ``results.jsonl`` as soon as it is

@@ -18,7 +18,7 @@ SECONDS = 530.0  # of ten minutes that a command may take, with some for files
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be asked for."""
+    """Return the parser of the command's arguments."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or ""))
     made.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all); or page [FILE ...]")
     made.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the results (default: runs/gpu)")

@@ -39,7 +39,7 @@ class Taken(NamedTuple):
     move: Tensor
 
     def against(self, other: Taken) -> dict[str, float]:
-        """How far this is from another: of the moves relative to the other's length, of the losses the most."""
+        """Return the distance to another: of the moves relative to the other's length, of the losses the largest."""
         error = float((self.move - other.move).norm() / other.move.norm())
         apart = max(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
         return {"relative": error, "largest_loss_difference": apart, "loss": self.losses[-1]}

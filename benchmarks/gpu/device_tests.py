@@ -61,7 +61,7 @@ def run_marked(kit: Kit, name: str, tests: Sequence[str], spared: float) -> None
 
 
 def _output(command: list[str], seconds: float, more: dict[str, str]) -> str:
-    """What a command printed until it ended or was ended."""
+    """Return the output of a command up to its end or its time limit, and print the last part."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
     try:

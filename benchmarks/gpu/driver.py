@@ -50,7 +50,7 @@ PATIENCE = 4  # times its limit that a part gets at tiny sizes, on a CPU that ot
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to run: parts by name, where results go, seconds for all, sizes for a CPU (``tiny``)."""
+    """Parts to run by name, folder of the results, seconds for all parts, and whether sizes are a CPU's (``tiny``)."""
 
     parts: Sequence[str]
     out: Path

@@ -1,4 +1,4 @@
-"""What every part of the kit has: the device, times by events, results that are written at once."""
+"""Tools of every part of the kit: the device, times by events, results that are written at once."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Style:
-    """How a step is computed.
+    """Settings by which a step is computed.
 
     ``dtype`` is autocast's (float16 with a gradient scaler). ``attention``: plain products and softmax, or torch's
     fused one. ``modern``: fused AdamW, and clip and average without a loop over parameters.

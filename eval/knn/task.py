@@ -33,7 +33,7 @@ def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
 
 
 def asks_of_labels(section: KnnSection, labels: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """As many neighbours as there are training images at most."""
+    """Yield a complaint about ``k`` if it asks for more neighbours than there are training images."""
     count = len(labels["train"])
     if max(section.k) > count:
         yield "k", f"{max(section.k)} neighbours are asked of {count} training images", f"choose 1 to {count}"

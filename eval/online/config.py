@@ -97,12 +97,12 @@ class OnlineProbeConfig(Config):
 
 
 class OnlineConfig(Config):
-    """What is measured while a network trains; the first that is given tells the best checkpoint."""
+    """Measurements made while a network trains; the first one given selects the best checkpoint."""
 
     knn: OnlineKnnConfig | None = None
     probe: OnlineProbeConfig | None = None
 
     @property
     def parts(self) -> dict[str, OnlineKnnConfig | OnlineProbeConfig]:
-        """What is asked for, by name."""
+        """The requested measurements, by name."""
         return {name: part for name, part in (("knn", self.knn), ("probe", self.probe)) if part is not None}

@@ -322,7 +322,7 @@ class OnlineEvaluation:
         self._ready = False
 
     def trivial(self) -> float:
-        """What ``score`` is, in percent, for always answering the most frequent class; reads labels, on one rank."""
+        """Return the ``score``, in percent, of always answering the most frequent class; reads labels, on one rank."""
         return self.measures[0].trivial()
 
     def __call__(self, network: nn.Module, here: World) -> dict[str, float]:

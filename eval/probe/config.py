@@ -71,7 +71,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class ProbeConfig(ProtocolConfig):
-    """How linear probes are fitted and scored (docs/protocols.md).
+    """Settings of fitting and scoring linear probes (docs/protocols.md).
 
     ``protocol`` gives every setting that is not given itself.
     """
@@ -123,7 +123,7 @@ class ProbeConfig(ProtocolConfig):
     @model_validator(mode="before")
     @classmethod
     def _epochs_or_iterations(cls, given: Any) -> Any:
-        """What is given of the two takes the place of the protocol's other one."""
+        """Let the given one of ``epochs`` and ``iterations`` replace the protocol's other one."""
         for key, missing in (("epochs", "iterations"), ("iterations", "epochs")):
             if isinstance(given, dict) and given.get(key) is not None and missing not in given:
                 return {**given, missing: None}
@@ -159,7 +159,7 @@ class ProbeConfig(ProtocolConfig):
 
     @property
     def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own, ``dinov2, 200 iterations``."""
+        """Protocol in result rows: its name and every setting that differs from it, ``dinov2, 200 iterations``."""
         default = ProbeConfig(protocol=self.protocol)
         changed = [
             _phrase(name, getattr(self, name))
@@ -171,7 +171,7 @@ class ProbeConfig(ProtocolConfig):
 
     @property
     def resolution(self) -> str:
-        """What result rows say of how images are sized and scored."""
+        """Resolution in result rows: the size of the images, and the size at which they are scored."""
         images = f"{self.size} square" if self.stride is None else f"{self.size} windows, stride {self.stride}"
         return f"{images}, scored at label size"
 

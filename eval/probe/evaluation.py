@@ -79,7 +79,10 @@ def _pixel_probes(
 
 
 def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:
-    """How every norm is made of what the store holds; :class:`ConfigError` if it cannot be."""
+    """Return, for every norm, the function that makes it from the stored features, None where they have it already.
+
+    :class:`ConfigError` if a norm cannot be made of them, :class:`DataError` if ``backbone`` has other weights.
+    """
     if not norms or list(norms) == [store.norm]:
         return {store.norm: None}
     if store.norm != "none" or usual_norm(store.facet, "final") == "none" or backbone is None:

@@ -154,7 +154,7 @@ class LiveTokenLoader:
         return read
 
     def _spans(self, size: int) -> list[slice]:
-        """Where windows lie along a side of ``size`` pixels."""
+        """Return the spans of the windows along a side of ``size`` pixels."""
         window = min(self.recipe.size, size)
         starts = window_starts(size, window, self.recipe.stride or window)
         return [slice(start, start + window) for start in starts]

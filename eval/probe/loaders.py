@@ -1,4 +1,4 @@
-"""What probes are trained and scored on, whether it is kept on disk or made as it is needed (:mod:`eval.probe.live`).
+"""Tokens and labels that probes are trained and scored on, stored or computed on demand (:mod:`eval.probe.live`).
 
 A key names tokens: (norm, block). Tokens come normalised by BatchNorm without scale and shift, which are the
 heads' own (:mod:`eval.probe.stack`). Shapes: L learning rates, K classes, C channels, n images of T tokens.
@@ -48,7 +48,7 @@ class ScoredBatch:
 
 
 class Recipe(Protocol):
-    """What says how often images are visited."""
+    """The settings that say how often images are visited."""
 
     @property
     def batch_size(self) -> int:

@@ -1,4 +1,4 @@
-"""What a probe leaves behind: result rows, of each seed and of their mean, heads and details."""
+"""Outputs of a probe: result rows of each seed and of their mean, heads and details."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
 
 
 def _selected(result: ProbeResult) -> Selection:
-    """How its learning rate and weight decay were chosen."""
+    """Return how the learning rate and weight decay of ``result`` were chosen."""
     return HELD_OUT if len(result.trials) > 1 else FIXED
 
 

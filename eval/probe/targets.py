@@ -1,4 +1,4 @@
-"""What the loss of linear heads needs of labels, and where it is taken.
+"""Targets of the loss of linear heads, made from labels, and the points at which the loss is taken.
 
 The loss of a head is the cross-entropy of its logits z (K, h, w), upsampled bilinearly to the label, averaged over
 the labelled pixels. With U the upsampling and Y the one-hot labels its sum is
@@ -35,7 +35,7 @@ Label = Callable[[int], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss needs of n labels, all float32.
+    """Targets of the loss for n labels, all float32.
 
     ``linear`` (n, K, h, w) = Uᵀ Y and ``weight`` (n, rows, columns) of the nodes; ``up`` (rows, h) and ``along``
     (columns, w) interpolate from tokens to nodes, None where the nodes are the tokens. An image's weights add up to the
@@ -66,7 +66,7 @@ def node_interpolation(cells: int, refine: int) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _spread(size: int, cells: int, refine: int) -> torch.Tensor:
-    """From nodes to pixels along one axis; transposed, it spreads pixels on nodes."""
+    """Return the interpolation from nodes to pixels along one axis; transposed, it spreads pixels on nodes."""
     return interpolation(pixel_centres(size, cells) * refine, refine * (cells - 1) + 1)
 
 

@@ -34,6 +34,6 @@ class RetrievalConfig(Config):
 
     @property
     def label(self) -> str:
-        """What result rows say about the protocol."""
+        """Protocol in result rows: the memory, k, temperature, and the index where it is not flat."""
         kind = "" if self.index == "flat" else f", {self.index} index"
         return f"hummingbird, memory {self.memory}, k {self.k}, temperature {self.temperature:g}{kind}"

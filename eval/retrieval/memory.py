@@ -26,7 +26,7 @@ BATCH_VALUES = 2**24  # features read, and label mixes gathered, at once: 64 MiB
 
 @dataclass(frozen=True)
 class Memory:
-    """Which training patches are remembered: image and patch number int64 (M,), images ascending, and their classes.
+    """Training patches in memory: image and patch number int64 (M,), in ascending order of images, and their classes.
 
     ``labels`` float32 (M, K): the part of each class in a patch's labelled pixels; rows add up to 1.
     """

@@ -65,7 +65,7 @@ class TokenCutConfig(Config):
 
     @property
     def methods(self) -> dict[str, str]:
-        """What result rows call each method, and the file of its boxes."""
+        """The name of each method in result rows, and the file of its boxes."""
         cuts = [CutProtocol("tokencut", tau, self.eps, 0, self.centre, self.positions) for tau in self.tau]
         files = ["boxes.json", *(f"boxes_tau{cut.shown_tau}.json" for cut in cuts[1:])]
         methods = dict(zip(map(str, cuts), files, strict=True))

@@ -250,7 +250,7 @@ def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator
 
 
 def batch_size(tokens: int, device: torch.device) -> int:
-    """How many graphs of so many tokens to cut at once: one on a CPU, as many as take some 2 GiB on a GPU."""
+    """Return how many graphs of ``tokens`` tokens to cut at once: one on a CPU, as many as take some 2 GiB on a GPU."""
     return max(1, _GPU_BYTES // (16 * tokens**2)) if device.type == "cuda" else 1
 
 

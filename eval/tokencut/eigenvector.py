@@ -231,10 +231,11 @@ def lanczos(graphs: Graphs) -> list[CutVector | None]:
 def _may_be_multiple(
     space: _KrylovSpace, found: _Ritz, rows: NDArray[np.intp], graphs: NDArray[np.int64], twins: _Twins, codes: F64
 ) -> NDArray[np.bool_]:
-    """Which ``rows`` of ``space``, of these ``graphs`` of the batch, may have more than one second eigenvector.
+    """Return a mask over ``rows`` of ``space``, true where a graph may have more than one second eigenvector.
 
-    Only those are searched that may have a symmetry or nearly fall apart, and whose space did not close. What is in
-    ``space`` beyond its first passes is lost if all of its graphs are searched.
+    ``graphs`` are the rows' numbers in the batch. Only those are searched that may have a symmetry or nearly fall
+    apart, and whose space did not close. What is in ``space`` beyond its first passes is lost if all of its graphs are
+    searched.
     """
     may = np.zeros(len(rows), dtype=bool)
     open_ = found.directions[rows] > found.vectors.shape[1]
@@ -255,10 +256,11 @@ def _random_on_twins(codes: F64) -> F64:
 
 
 class _Ritz(NamedTuple):
-    """What a space of j dimensions knows of B operators: their largest eigenvalues' vectors (B, j) in its basis.
+    """Ritz values and vectors of B operators in a space of j dimensions.
 
-    ``top`` is the largest, ``gap`` its distance to the next, ``low`` the smallest, ``residual`` the length of what the
-    operator makes of the vector less ``top`` times it, ``directions`` those that are no rounding noise; (B,) each.
+    ``vectors`` (B, j) are those of the largest value, in the basis of the space. ``top`` is the largest value, ``gap``
+    its distance to the next, ``low`` the smallest, ``residual`` the length of the operator's product with the vector
+    less ``top`` times the vector, ``directions`` the number of directions that are not rounding noise; (B,) each.
     """
 
     vectors: F64
@@ -273,7 +275,7 @@ class _Ritz(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """What is known of a cut vector beside its values; see :class:`CutVector`."""
+    """Error bound, eigenvalue, gap and passes of a cut vector; see :class:`CutVector`."""
 
     error: F64
     eigenvalue: float

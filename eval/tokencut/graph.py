@@ -36,10 +36,11 @@ GOLDEN = 0.6180339887498949  # multiples of the golden section, modulo 1, lie fa
 
 
 class GraphFacts(NamedTuple):
-    """What the host knows of B graphs: ``degree``, ``isolated`` and the results of :meth:`Graphs.probe`, (B, n) each.
+    """Facts about B graphs in host memory: ``degree``, ``isolated`` and results of :meth:`Graphs.probe`, (B, n) each.
 
-    ``complete``: which binary graphs join every token to every other, as in a collapsed image; ``unjoined``: which join
-    no token to another. In both all weights off the diagonal are equal, and there is no second eigenvector.
+    ``complete``: whether a binary graph joins every token to every other, as in a collapsed image; ``unjoined``:
+    whether it joins no token to another. In both all weights off the diagonal are equal, and there is no second
+    eigenvector.
     """
 
     degree: F64
@@ -71,7 +72,7 @@ class Graphs:
 
     @cached_property
     def facts(self) -> GraphFacts:
-        """What the host knows of the graphs; ValueError if features are not finite or a degree is not positive.
+        """Facts about the graphs in host memory; ValueError if features are not finite or a degree is not positive.
 
         A degree is not positive for an eps of 0, or negative similarities kept by a negative tau, where the reference's
         solver fails too.

@@ -1,4 +1,4 @@
-"""What the graph of one image takes of memory: the rule that cuts follow, and that plans state (neither needs torch).
+"""Memory that the graph of one image takes: the rule that cuts follow, and that plans state (neither needs torch).
 
 N tokens have N² pairs. Up to :data:`LARGEST_DENSE` tokens a graph is a matrix of float64. Beyond, no matrix of N x N
 numbers exists: similarities are made in tiles of :data:`TILE` x :data:`TILE`, of which one bit a pair is kept
@@ -44,9 +44,9 @@ def graph_bytes(tokens: int, channels: int, share: int | None = None) -> int:
 
 
 def images_at_once(tokens: int, channels: int, workers: int = 0, share: int | None = None) -> int:
-    """How many images of at most so many tokens to cut at once: ``workers`` (0: one a core), or what the share holds.
+    """Return how many images of at most ``tokens`` tokens to cut at once, at least one.
 
-    At least one.
+    ``workers`` limits them (0: one a core), and so does the ``share`` of memory, in bytes.
     """
     share = memory_share() if share is None else share
     return max(1, min(workers or available_cores(), share // max(1, graph_bytes(tokens, channels, share))))

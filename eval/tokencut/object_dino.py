@@ -119,7 +119,7 @@ def ensembles(unit: Tensor, config: ObjectDinoConfig) -> Iterator[tuple[Tensor, 
 
 
 def head_features(unit: Tensor, config: ObjectDinoConfig) -> NDArray[np.float64]:
-    """What heads are clustered by, (heads, F) float64, of unit rows (heads, 3, N, d).
+    """Return the features by which heads are clustered, (heads, F) float64, from unit rows (heads, 3, N, d).
 
     ``mean``: how much attention every token gets, the mean of the head's map over queries, F = N; each column
     standardised over the heads, one that is constant only centred. ``map``: the whole map as it is, F = N * N.
@@ -166,7 +166,7 @@ def object_cluster(labels: NDArray[np.int64]) -> int:
 
 
 def similarity_to_heads(unit: Tensor, config: ObjectDinoConfig) -> Tensor:
-    """How alike tokens are to the heads that are read, float32 (N, N), of unit rows (heads, 3, N, d).
+    """Return the similarity of tokens by the heads that are read, float32 (N, N), from unit rows (heads, 3, N, d).
 
     ``concatenated``: every token's cosines to all others, of all heads side by side, are its features, and their
     cosine is its likeness to another: the sum of C C' over heads, divided by the roots of its diagonal. So nothing

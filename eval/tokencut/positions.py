@@ -73,7 +73,7 @@ def position_share(features: ArrayLike) -> float:
 
 
 class _GridRows(NamedTuple):
-    """Where the positions of a grid lie among those of all grids, how many images have it, and its number."""
+    """The rows of a grid's positions among those of all grids, how many images have the grid, and its number."""
 
     rows: slice
     images: int

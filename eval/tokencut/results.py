@@ -1,4 +1,4 @@
-"""What TokenCut and LOST found, image by image, in files."""
+"""Results of TokenCut and LOST, image by image, in files."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ImageCuts(NamedTuple):
 
 @dataclass(frozen=True)
 class CutRule:
-    """How graphs are cut: at each tau, of features with each image's mean token or (``centre``) without.
+    """Settings of the cut: each tau, on features from which the mean token of their image is subtracted if ``centre``.
 
     ``positions`` take position out of the features before that. LOST's object is grown over ``lost_k`` tokens, where
     they are given.

@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/initialisations.md, commit 41fd7fa3, 2026-11-25.
-"""Which runs there are, and in which order: the most telling first. What has been run is read from its files."""
+"""Runs of the study in their order, the most telling first; finished runs are read from their files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def all_runs(out: Path) -> Iterator[Run]:
 
 
 def done(out: Path) -> dict[Run, dict[str, Any]]:
-    """What has been run, of all that may be."""
+    """Return the results of the finished runs, by run."""
     every = [
         Run(name, kind, rate, seed, depth)
         for name in CANDIDATES for kind, rates in RATES.items() for rate in rates

@@ -152,7 +152,7 @@ def build(name: str, data: Data, depth: int, seed: int) -> VisionTransformer:
 
 
 def measure(model: VisionTransformer, data: Data) -> dict[str, Any]:
-    """What is seen of a network: by block where a list."""
+    """Return the measurements of a network; those that are lists have an entry a block."""
     was_training = model.training
     model.eval()
     rows = propagation(model, data.held_out.inputs(torch.arange(LOOKED_AT) * len(data.held_out.labels) // LOOKED_AT))

@@ -82,7 +82,7 @@ def _seeds(results: Results, of: Run) -> tuple[Mapping[str, Any], ...]:
 
 
 def fresh(out: Path, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What was seen of every candidate before training, with seed 0."""
+    """Yield the measurements of every candidate before training, with seed 0."""
     for name in CANDIDATES:
         path = out / Run(name, "adamw", 1.0, 0, depth).fresh_file
         if path.is_file():
@@ -119,7 +119,10 @@ def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
 
 
 def aims(results: Results) -> list[str]:
-    """Who meets what: dense features within 3 points of skip's, the paper's accuracy, and that at the rate of skip."""
+    """Return a table of the aims that each candidate meets.
+
+    The aims are dense features within 3 points of skip's, the paper's accuracy, and that accuracy at the rate of skip.
+    """
     rows = trained(results)
     at = {(row.name, row.optimizer): row for row in rows}
     body = []
@@ -147,7 +150,7 @@ def aims(results: Results) -> list[str]:
 
 
 def summary(rows: Sequence[Trained], deep: Sequence[Trained]) -> list[str]:
-    """What came out, in a line an optimizer: of candidates with all seeds at 12 blocks, of all at 24."""
+    """Return a line for each optimizer and depth, on candidates with all seeds at 12 blocks and on all at 24."""
     lines = []
     for kind in RATES:
         whole = [row for row in rows if row.optimizer == kind and len(row.results) == len(SEEDS)]

@@ -1,4 +1,4 @@
-"""What the paper reckoning rests on: the calls of a step, counted in a run of four gloo processes."""
+"""Basis of the estimate on paper: the calls of a step, counted in a run of four gloo processes."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ class Campaign:
 
 
 def slowness() -> float:
-    """How many times slower than alone on a core this process runs now."""
+    """Return how many times slower than alone on a core this process runs now."""
     began, used = time.monotonic(), time.thread_time()
     while time.thread_time() - used < SPIN:
         pass

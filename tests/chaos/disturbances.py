@@ -1,7 +1,7 @@
-"""What is done to a run, or to the files it relies on; the table at the end names every kind.
+"""Disturbances of a run, or of the files it relies on; the table at the end names every kind.
 
 A disturbance acts before the run starts (``before``), while it is at work (``during``), or shapes how it is started
-(``prefix``, ``environment``). It returns what exactly it did, None where nothing came of it.
+(``prefix``, ``environment``). It returns a description of what it did, None where nothing came of it.
 """
 
 from __future__ import annotations
@@ -480,7 +480,7 @@ def _with_clock(attempt: Attempt) -> dict[str, str]:
 
 
 def _gc_by_another_clock(attempt: Attempt) -> str | None:
-    """As another machine would, whose clock is wrong, and which cannot see the run's process."""
+    """Run gc as on another machine, whose clock is wrong, and which cannot see the run's process."""
     if not attempt.moment():
         return None
     seconds = attempt.rng.choice((-YEAR, -700, 700, 3600, YEAR))

@@ -64,7 +64,7 @@ def names_of(path: Path, study: Path) -> list[str]:
 
 
 def output_of(path: Path, study: Path) -> Path:
-    """What to remove when ``path`` is damaged: its output or checkpoint, the file itself, all of a run or store."""
+    """Return what to remove if ``path`` is damaged: its output or checkpoint, the file itself, a whole run or store."""
     output = Path(names_of(path, study)[1])
     whole = (study / "checkpoints").is_dir() or (study / MANIFEST).is_file()
     return path if output == study and not whole else output
@@ -84,7 +84,7 @@ def contents(study: Path) -> dict[str, str]:
 
 
 def problems(study: Path) -> list[str]:
-    """What ``dinoskip verify`` says of a study's outputs."""
+    """Return the problems that ``dinoskip verify`` names in a study's outputs."""
     return [problem for path in outputs(study) for problem in verify_manifest(path)]
 
 

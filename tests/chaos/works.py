@@ -1,4 +1,4 @@
-"""What is disturbed: a study of every stage that trains or measures, commands that stand alone, and two ranks.
+"""Work that is disturbed: a study of every stage that trains or measures, commands that stand alone, and two ranks.
 
 Words of a command line name places in braces: ``{config}``, the study's YAML; ``{data}``, labelled photographs outside
 the disturbed disk; ``{disk}``; ``{out}``, where the command writes.

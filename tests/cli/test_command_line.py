@@ -159,7 +159,7 @@ def test_version() -> None:
     every_signal({"at once": "SIGINT", "slowly": "SIGTERM"}),
 )
 def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int, begins: str) -> None:
-    """What its handler raises there, Python prints and drops. A thread that sends it again may begin slowly."""
+    """Python prints and drops what the handler raises there. A thread that sends the signal again may begin slowly."""
     program = f"""
 import os, signal, sys, threading, time
 from dinoskip import cli
@@ -347,7 +347,7 @@ def test_what_the_system_does_not_permit_is_one_line(
 def test_refused_threads_and_memory_are_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As under a tight ulimit -v, where a thread gets no address space for its stack."""
+    """The errors are those under a tight ulimit -v, where a thread gets no address space for its stack."""
 
     def refused(*_: object) -> None:
         raise error

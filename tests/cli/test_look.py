@@ -66,7 +66,7 @@ def test_every_kind_of_label_is_seen_and_measured(
 
 
 def test_boxes_alone_are_shown_on_their_images(scenes: Path, tmp_path: Path) -> None:
-    """Of a kind that may have masks the gallery asks for masks."""
+    """The gallery asks for masks of every kind that may have them, so boxes alone need the kind of plain images."""
     folder = Path(shutil.copytree(scenes, tmp_path / "boxes"))
     assert labels_of(folder).images == {}
     for name in ("SegmentationClass", "ImageSets/Segmentation"):

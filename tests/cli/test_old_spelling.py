@@ -1,4 +1,4 @@
-"""What version 0.2 took still works for one version, with one line that says how to write it."""
+"""The spellings of version 0.2 still work for one version, with one line that gives the new one."""
 
 from __future__ import annotations
 

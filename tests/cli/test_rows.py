@@ -1,4 +1,4 @@
-"""Which rows a command shows as the best."""
+"""The rows that a command prints as the best."""
 
 from dataclasses import replace
 from types import SimpleNamespace

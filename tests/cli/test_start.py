@@ -130,7 +130,7 @@ def test_the_first_run_of_a_training_ends_with_a_page(
 def test_the_first_run_of_backbones_ends_with_a_page(
     name: str, purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With random weights in place of those that would be downloaded."""
+    """Random weights stand for those that would be downloaded."""
     monkeypatch.chdir(tmp_path)
     assert main(["init-study", "mine", purpose, "--data", str(FOLDERS[name][0](tmp_path / "data"))]) == 0
     spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=4,img_size=64"

@@ -1,4 +1,4 @@
-"""How a fidelity check states itself: claim, place, what was expected and what came out.
+"""The statement of a fidelity check: claim, place, expected and actual value.
 
 ``record`` asserts, prints the line, and appends it as JSON to the file named by the environment variable
 DINOSKIP_FIDELITY, if that is set; docs/fidelity.md and docs/fidelity.csv are made of such a file.

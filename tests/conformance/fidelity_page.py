@@ -126,7 +126,7 @@ def collect(slow: bool) -> tuple[list[dict[str, Any]], int]:
 
 
 def number(value: Any) -> str:
-    """At most five significant digits."""
+    """Return a value as text, numbers with at most five significant digits."""
     return value if isinstance(value, str) else f"{float(value):.5g}"
 
 
@@ -144,7 +144,7 @@ def check_of(line: dict[str, Any]) -> str:
 
 
 def missed(lines: list[dict[str, Any]]) -> str:
-    """What is said of a claim of which comparisons do not hold: how many do, and the first that does not."""
+    """Return the text on a claim with failed comparisons: how many hold, and the first that does not; "" if all do."""
     first = next((line for line in lines if not line["passed"]), None)
     if first is None:
         return ""

@@ -1,4 +1,4 @@
-"""What every backbone must do, whoever trained it and whatever library computes it.
+"""Requirements on every backbone, whoever trained it and whatever library computes it.
 
 Each is built by its library at random, saved as that library publishes it, and loaded back by ``load_backbone``; the
 library's own network is then the reference for everything that the backbone returns.
@@ -248,7 +248,7 @@ def test_facets_are_what_enters_the_attention(case: Case, monkeypatch: pytest.Mo
 
 
 def test_branches_make_up_the_block(case: Case) -> None:
-    """What a block adds, by its own kind: the branches, behind LayerScale or, in post-norm blocks, behind a norm."""
+    """A block adds its branches to the stream, behind LayerScale or, in post-norm blocks, behind a norm."""
     backbone, x = case.backbone, images(case.backbone)
     facets = ["out", "key", "attn", "mlp", "hidden", "attn_scaled", "mlp_scaled"]
     block: Any = backbone.adapter.blocks[1]
@@ -325,7 +325,7 @@ NORM_NAMES = ("norm", "fc_norm", "layernorm", "post_layernorm")
 
 
 def test_tokens_are_in_raster_order(backbone: Backbone) -> None:
-    """In the first block values see one patch alone: changing a patch changes the value at its place."""
+    """Values of the first block depend on one patch alone: changing a patch changes the value at its place."""
     x = images(backbone)
     before = backbone.layers(x, [1], facet="value")[1].tokens
     p = backbone.patch_size

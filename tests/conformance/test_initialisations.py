@@ -1,4 +1,4 @@
-"""What every initialisation must do, on models with and without skips."""
+"""Requirements on every initialisation, on models with and without skips."""
 
 from __future__ import annotations
 

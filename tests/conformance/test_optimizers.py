@@ -1,4 +1,4 @@
-"""What every optimizer must do: round trip by name, bit-equal resume, missing, zero and odd gradients, bf16."""
+"""Requirements on every optimizer: round trip by name, bit-equal resume, missing, zero and odd gradients, bf16."""
 
 from __future__ import annotations
 

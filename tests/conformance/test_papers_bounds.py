@@ -61,7 +61,7 @@ def by_tokens(x: Tensor, weights: Tensor, softmax: bool = True) -> Tensor:
 
 
 def test_39_derivative_of_the_softmax() -> None:
-    """What holds of Lemma 1 is ‖J_A‖ ≤ 2 (1 - least A_ii) and the chain rule; eq. 21 leaves out ‖∂M/∂X‖."""
+    """‖J_A‖ ≤ 2 (1 - least A_ii) and the chain rule hold of Lemma 1; eq. 21 leaves out ‖∂M/∂X‖."""
     above = {"diagonal": 0, "chain": 0, "printed": 0}
     for trial in range(200):
         x, weights = normal(6, 8, seed=trial), logit_weights(8, 0.1, 1.0, trial)

@@ -1,4 +1,4 @@
-"""What the papers say of the weights of their initialisations, a test a claim (checks 1-17).
+"""Claims of the papers on the weights of their initialisations, a test a claim (checks 1-17).
 
 Row convention: W^Q_i, W^K_i (D, dh), W^V, W^O (D, D). ViT-S uses alpha 1.8, beta 1; ViT-B alpha 2, beta 0.6; c = 3.
 """

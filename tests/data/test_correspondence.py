@@ -16,7 +16,7 @@ PAIR = st.tuples(BOX, BOX, st.booleans(), st.booleans())
 
 
 def _scene_point(box: np.ndarray, flip: bool, row: float, column: float, grid: int) -> tuple[float, float]:
-    """Where in the image the point (row, column), counted in patches from the corner of a view, lies."""
+    """Return the position in the image of the point (row, column), counted in patches from the corner of a view."""
     column = grid - column if flip else column
     return box[0] + row / grid * box[2], box[1] + column / grid * box[3]
 

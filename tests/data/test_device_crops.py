@@ -55,7 +55,7 @@ def test_products_give_the_workers_crops_but_for_rounding_and_pillows(
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40))
 def test_any_box_of_any_image(seed: int, size: int) -> None:
-    """Also single pixels, enlargement, a box as large as the crop (a copy), the last pixel of the buffer."""
+    """Boxes include single pixels, enlargement, a box as large as the crop (a copy), the last pixel of the buffer."""
     rng = np.random.default_rng(seed)
     images = [rng.integers(0, 256, (*rng.integers(1, 90, 2), 3), dtype=np.uint8) for _ in range(4)]
     pixels, first, sizes = packed(images)

@@ -12,7 +12,7 @@ from tests.helpers.crops import write_files
 
 
 def test_classes_are_those_of_the_images_asked_for(tmp_path: Path) -> None:
-    """As of features that were computed before a photograph was deleted and another came: labels moved by one."""
+    """Labels of features that were computed before a photograph was deleted and another came once moved by one."""
     write_files(tmp_path, ["a/1.jpg", "b/1.jpg", "c/1.jpg"])
     ids = LabelledFolder.open(tmp_path).ids
     write_files(tmp_path, ["a/0.jpg"])

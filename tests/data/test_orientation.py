@@ -37,7 +37,7 @@ def photograph(seed: int, *, square: bool, plain: bool) -> tuple[np.ndarray, tup
 
 
 def turned_back(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """What is stored of a picture that is seen so with this orientation."""
+    """Return the stored form of a picture that looks like ``upright`` with this orientation."""
     return turn_upright(upright, TURN_BACK.get(orientation, orientation))
 
 

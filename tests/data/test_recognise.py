@@ -1,4 +1,4 @@
-"""What lies in a folder is read by evidence: nineteen layouts, renamed, with one split, and mixed."""
+"""A folder's format is recognised by evidence: nineteen layouts, renamed, with one split, and mixed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nineteen_layouts(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_folder_above_changes_nothing(tmp_path: Path, name: str) -> None:
-    """As archives and download tools leave them."""
+    """Archives and download tools leave such folders."""
     make, layout, kind = LAYOUTS[name]
     right = make(tmp_path / "set" / "archive" / "data")
     reading = recognise(tmp_path / "set")
@@ -244,7 +244,7 @@ def test_class_folders_with_pictures_that_have_none(tmp_path: Path, more: str) -
 
 
 def test_a_folder_of_pictures_is_read_as_it_is_listed(tmp_path: Path) -> None:
-    """So that what was trained on it is not trained again."""
+    """A training on such a folder keeps its key, so it is not repeated."""
     for name in ("a/é.jpg", "a/b/2.png", "Z.webp", "0.gif", "logo.bmp"):
         photo(tmp_path / name, len(name))
     label_map(tmp_path / "a" / "drawing.png", 3)

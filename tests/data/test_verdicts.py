@@ -1,4 +1,4 @@
-"""What follows from verdicts on data."""
+"""Consequences of verdicts on data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which comparisons of a page are decided, by which words, and what leaves them undecided."""
+"""Decided comparisons of a page, the words of their verdicts, and the reasons that leave others undecided."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_gain_that_is_not_known_leaves_a_comparison_undecided() -> None:
     [((), True), ((0.705, 0.705, 0.705), True), ((0.3, 0.9, 0.6), True), ((0.8, 0.8, 0.8), True), (LOW, False)],
 )
 def test_a_lifeless_network_is_dead_until_a_gain_is_known(starts: tuple[float, ...], dead: bool) -> None:
-    """Not any gain: one of 10 points in the mean that seeds do not agree on is not known."""
+    """A gain of 10 points in the mean on which seeds do not agree is not known."""
     row = replace(ROW, **LIFELESS)
     leader = network("a", *HIGH, starts=starts, row=row)
     assert leader.is_dead is dead

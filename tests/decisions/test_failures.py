@@ -1,4 +1,4 @@
-"""At which shares and cosines a cut says nothing of a network: the thresholds to the digit."""
+"""Shares and cosines at which a cut says nothing of a network: the thresholds to the digit."""
 
 from __future__ import annotations
 

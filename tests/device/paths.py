@@ -60,7 +60,7 @@ Device = PretendedDevice | RealDevice
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one unit of a path: host reads, uploads that are waited for, kernels, and megabytes that these move.
+    """Host reads, uploads that are waited for, kernels, and megabytes that these move, of one unit of a path.
 
     ``lines`` says which lines of the project read or uploaded, of all units.
     """
@@ -459,7 +459,7 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
 
 
 def measure(name: str, device: type[Device]) -> Reading:
-    """What path ``name`` asks of a fresh device of that kind."""
+    """Return the reading of path ``name`` on a fresh device of that kind."""
     data()
     narrow = (
         mock.patch.dict(vit_config.SHAPES, vit_mini_patch8=(DIM, PATCH)),

@@ -1,4 +1,4 @@
-"""What every hot path asks of a GPU, stated: ``python -m tests.device.table`` measures and prints it.
+"""Stated demands of every hot path on a GPU: ``python -m tests.device.table`` measures and prints them.
 
 The unit is one step, batch, chunk, image, look or evaluation, as the path's name says; sizes are those of
 :mod:`tests.device.paths`. Host reads and uploads that are waited for hold exactly, kernels within a tenth: more is a
@@ -25,7 +25,7 @@ class Stated:
     kernels: int
 
     def faults(self, reading: Reading, *, exact: bool = True) -> list[str]:
-        """What does not hold; on a real device (``exact`` false) kernels may be fewer or more."""
+        """Return the demands that do not hold; on a real device (``exact`` false) kernels may be fewer or more."""
         pairs = (("host reads", reading.reads, self.reads), ("uploads", reading.uploads, self.uploads))
         wrong = [
             f"{got:g} {what} for {stated:g} stated ({', '.join(reading.lines)})"

@@ -86,7 +86,7 @@ def test_uploads_are_counted_where_they_are_waited_for(device: PretendedDevice) 
 
 
 def test_no_fault_is_seen_where_there_is_none(device: PretendedDevice) -> None:
-    """What CUDA allows: numbers, tensors without dimensions, what C++ makes beside its arguments, deep copies."""
+    """CUDA allows numbers, tensors without dimensions, what C++ makes beside its arguments, and deep copies."""
     x = torch.randn(3, 4).to(CUDA)
     with device.counting() as counts:
         assert (x * 2 + torch.tensor(1.0)).device == CUDA

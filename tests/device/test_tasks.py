@@ -102,7 +102,7 @@ def by_key(folders: Sequence[Path]) -> dict[tuple[str, ...], float]:
 
 
 def allowed(place: str, metric: str, value: float) -> float:
-    """By how much a value may differ: another order of summation moves a pixel, or an object, to another side."""
+    """Return a value's allowed difference: another order of summation moves a pixel or an object to another side."""
     if place == "pretended":
         return 0.0
     if metric.startswith(COUNTED):
@@ -127,7 +127,7 @@ def test_a_task_gives_the_rows_of_a_cpu(place: str, name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_gallery_has_the_files_of_a_cpu(place: str, tmp_path: Path) -> None:
-    """With maps of heads and of depth, which it computes itself."""
+    """The gallery has maps of heads and of depth, which it computes itself."""
     shown = ["probe", "depth"]
     (wanted,) = outputs(tmp_path / "cpu", "gallery", shown, "cpu")
     (found,) = outputs(tmp_path / place, "gallery", shown, place)

@@ -28,7 +28,7 @@ PEAK = 8.0e6  # bytes of an eager float32 step with AdamW beyond what lies there
 
 @pytest.fixture(autouse=True)
 def _no_code_generation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU torch traces and partitions as ever; no C++ is compiled, which takes minutes."""
+    """Let torch trace and partition on a CPU as ever, but compile no C++, which takes minutes."""
     if "cuda" not in request.node.callspec.params.values():
         monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
 

@@ -1,4 +1,4 @@
-"""What passes through each block."""
+"""The activations that pass through each block."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ LAUNCHERS = ("torchrun", "srun")
 
 
 def reason(command: Command) -> str | None:
-    """Why a command is not run here; None if it is."""
+    """Return the reason for which a command is not run here; None if it is run."""
     if command.page in RUN_ELSEWHERE:
         return RUN_ELSEWHERE[command.page]
     return GPUS if command.text.startswith(LAUNCHERS) else NOT_RUN.get(command.text)

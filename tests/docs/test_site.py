@@ -18,7 +18,7 @@ for package in ("mkdocs", "material", "mkdocstrings"):
 
 
 class Loads(HTMLParser):
-    """What a page loads, as far as it does not lie in the site."""
+    """The addresses outside the site that a page loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

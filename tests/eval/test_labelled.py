@@ -30,7 +30,7 @@ def test_batchnorm_statistics_are_those_of_all_tokens(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("dtype", [np.float16, np.uint16, np.float32])
 def test_tokens_have_the_same_bits_however_much_fits(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float32, as they are stored, or read batch by batch: 480 values, in twice as many bytes as are allowed."""
+    """Tokens are kept in float32, kept as stored, or read batch by batch: 480 values in twice the allowed bytes."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((8, 6, 10)).astype(np.float32)
     stored = (values.view(np.uint32) >> 16).astype(np.uint16) if dtype is np.uint16 else values.astype(dtype)

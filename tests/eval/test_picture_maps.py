@@ -12,7 +12,7 @@ from eval.picture_maps import UNNAMED, read_maps, write_map_index
 
 
 class Store(SimpleNamespace):
-    """As much of a feature store as the index reads."""
+    """The part of a feature store that the index reads."""
 
     def grid(self, i: int) -> tuple[int, int]:
         return self.grids[i if self.ragged else 0]

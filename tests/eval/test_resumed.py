@@ -1,4 +1,4 @@
-"""What is found image by image: settled part by part, begun again for other settings."""
+"""Results image by image: settled part by part, begun again for other settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What heads of a stack read, and which images they are fitted on."""
+"""Inputs of the heads of a stack, and the images they are fitted on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs of pretraining that are disturbed are given to read."""
+"""Data for the disturbed runs of pretraining."""
 
 from __future__ import annotations
 

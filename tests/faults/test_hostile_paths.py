@@ -172,7 +172,7 @@ def _try_all(kind: str, folder: str, result: str) -> None:
 
 
 def _data_bytes() -> int:
-    """What counts towards RLIMIT_DATA of this process now."""
+    """Return the bytes of this process that count towards RLIMIT_DATA now."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

@@ -140,7 +140,10 @@ def members(*changes: dict[str, Any]) -> list[joining.RankIdentity]:
 
 
 def meet(ranks: list[joining.RankIdentity], seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What each says in the end, empty where it has joined. Each is a program of its own: the first entry of all."""
+    """Return the error of each rank, empty where it has joined.
+
+    Each rank is treated as a program of its own: as the first entry of all.
+    """
     monkeypatch.setattr(joining, "_JOINED", iter([1] * len(ranks)))
     variables = rank_environments(2)[0]
     place = joining.Meeting("127.0.0.1", (int(variables["MASTER_PORT"]),))

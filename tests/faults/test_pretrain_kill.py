@@ -46,7 +46,7 @@ def kill_once(images: Path, run_dir: Path, rng: random.Random, reached: int) -> 
     "kills", [3, pytest.param(20, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)]
 )
 def test_ckpt_sigkill_fuzz(kills: int, images: Path, straight: Path, tmp_path: Path) -> None:
-    """So many kills: a run that ends before the last of them is begun again in another directory."""
+    """The number of kills is fixed: a run that ends before the last of them is begun again in another directory."""
     rng, killed, rounds = random.Random(5), 0, 0
     while killed < kills:
         run_dir, reached, rounds = tmp_path / f"run{rounds}", 0, rounds + 1

@@ -161,7 +161,7 @@ def test_a_hang_while_the_other_waits_for_the_gradients(images: Path, tmp_path: 
 
 
 def hang_forever(*_: object) -> None:
-    """What a rank does instead."""
+    """Never return, in place of a rank's work."""
     time.sleep(3600)
 
 

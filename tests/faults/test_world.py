@@ -87,7 +87,7 @@ def test_resume_world_size_that_does_not_divide_the_batch(images: Path, tmp_path
 
 @pytest.mark.slow
 def test_ranks_times_micro_batches_is_what_counts(images: Path, tmp_path: Path) -> None:
-    """With drop path: its noise belongs to the slice of the batch, whichever rank computes it."""
+    """Drop path's noise belongs to the slice of the batch, whichever rank computes it."""
     assert run_ranks(2, job_of(skip=True), images, tmp_path / "two")[0][0] == 0
     assert run_ranks(1, job_of(skip=True, accumulate=2), images, tmp_path / "one")[0][0] == 0
     assert_near(tmp_path / "one", tmp_path / "two")

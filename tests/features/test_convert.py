@@ -81,7 +81,7 @@ NATIVE = Transform(mode="native")
 
 
 def arrays_of(copy: Path, store: FeatureStore) -> dict[str, np.ndarray]:
-    """What a user without dinoskip reads of a copy: float32."""
+    """Return the arrays, float32, that a user without dinoskip reads of a copy."""
     found: dict[str, np.ndarray] = {}
     if copy.name == "safetensors":
         for path in copy.glob("*.safetensors"):

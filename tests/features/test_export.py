@@ -1,4 +1,4 @@
-"""What a store holds is what the backbone returns, image by image."""
+"""A store holds what the backbone returns, image by image."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def other_weights(here: Any, images: str, out: str) -> None:
 
 
 def settings_that_do_not_fit(here: Any, images: str, out: str) -> None:
-    """What rank 0 finds wrong is everyone's error."""
+    """An error that rank 0 finds is raised on every rank."""
     from dinoskip.data import ImageFolder
     from dinoskip.errors import ConfigError
     from dinoskip.features import export

@@ -128,7 +128,7 @@ def test_what_is_read_is_verified_at_first_use(store: FeatureStore, monkeypatch:
 def test_features_that_are_not_finite_are_refused(
     tmp_path: Path, backbone: Backbone, images: Callable, dtype: Any, bad: float
 ) -> None:
-    """Also where the manifest knows no better, as in a store of another program."""
+    """They are refused even where the manifest does not name them, as in a store of another program."""
     dataset = images([(32, 32), (32, 48), (48, 32)])
     store = export(backbone, dataset, tmp_path / "store", [1], transform=Transform(mode="native"), dtype=dtype)
     row = int(store.offsets[1])

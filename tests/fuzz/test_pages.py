@@ -66,7 +66,7 @@ class Structure(HTMLParser):
             self.data.append("")
 
     def _fixed(self, name: str, value: str) -> str:
-        """What of an attribute's value must not depend on texts."""
+        """Return the part of an attribute's value that must not depend on texts."""
         if name == "href" and value.startswith("#image="):
             assert re.fullmatch(r"#image=[\w%.~/-]*", value, re.ASCII)
             return "#image="

@@ -22,7 +22,7 @@ def or_none(value: float) -> float | None:
 
 @pytest.mark.parametrize("case", AREAS, ids=lambda case: case["name"])
 def test_differences_of_areas_are_students_of_the_jackknife(case: dict) -> None:
-    """Also of 12 images or fewer: all signs gave every image the share of a class that one image has."""
+    """This holds of 12 images or fewer, too: all signs gave every image the share of a class that one image has."""
     with np.load(GOLDEN / case["file"], allow_pickle=False) as stored:
         sides = [stored[name] for name in ("first", "second")]
         parts = stored["parts"]

@@ -16,7 +16,7 @@ POSITIONS = recorded("meaning", "posremove")[1]
 
 
 def equal_cut(cut: Any, wanted: dict[str, np.ndarray], ambiguous: bool) -> None:
-    """What the specification asks of a cut: all but the vector to the bit, that within 1e-5 of its largest."""
+    """Check that a cut equals the specification's to the bit, its vector within 1e-5 of the vector's largest entry."""
     assert isinstance(cut, TokenCut)
     assert cut.is_cut == bool(wanted["is_cut"])
     assert cut.seed == int(wanted["seed"])
@@ -48,7 +48,7 @@ def test_degenerate(case: dict[str, Any]) -> None:
 
 
 def of_image(data: dict[str, np.ndarray], i: int, end: str) -> dict[str, np.ndarray]:
-    """What is wanted of one image's cut."""
+    """Return the expected values of one image's cut."""
     names = ("eigenvector", "mask", "component", "box", "seed", "is_cut")
     return {name: data[f"{name}{end}"][i] for name in names}
 

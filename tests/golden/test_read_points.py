@@ -1,4 +1,4 @@
-"""What is read inside a block against recorded outputs of an independent implementation in float64."""
+"""Read points inside a block against recorded outputs of an independent implementation in float64."""
 
 from __future__ import annotations
 

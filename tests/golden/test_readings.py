@@ -95,7 +95,7 @@ def test_products_and_singular_values(case: dict, scale: Scale, monkeypatch: pyt
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_every_singular_value_of_the_noisy_identity(case: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of triplets that no head has: rank dh of D are kept a head."""
+    """The values include those of triplets that no head has: rank dh of D are kept a head."""
     arrays, width = stored(case), case["width"]
     noise = iter(arrays["Z"].flatten(0, -3).double())
     monkeypatch.setattr(module, "noise_matrix", lambda *_: next(noise))

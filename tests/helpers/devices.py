@@ -32,9 +32,10 @@ def deterministic() -> Iterator[None]:
 
 
 def waits(device: str, make: Callable[[torch.device], Callable[[], object]]) -> int:
-    """How often a call waits for the device: ``make`` prepares it there, and what it returns is called.
+    """Return how often a call waits for the device.
 
-    A GPU says so itself (its sync debug mode); for a CPU the pretended device counts.
+    ``make`` prepares the call on the device, and its result is called. A GPU reports its waits itself (its sync debug
+    mode); for a CPU the pretended device counts them.
     """
     if device == "cpu":
         with PretendedDevice() as pretended:

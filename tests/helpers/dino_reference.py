@@ -90,7 +90,7 @@ def head(p: Values, x: Tensor) -> Tensor:
 
 @dataclass
 class Published:
-    """What a public command of main_dino.py sets; the names are its arguments'."""
+    """Settings of a public command of main_dino.py; the names are its arguments'."""
 
     epochs: int
     batch: int

@@ -104,7 +104,7 @@ class DinoSteps:
         return step
 
     def moves(self) -> Tensor:
-        """By how much the steps have changed each parameter, flat, on the CPU."""
+        """Return the change of each parameter by the steps, flat, on the CPU."""
         return self.weights() - self.start
 
 

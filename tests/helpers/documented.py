@@ -106,7 +106,7 @@ ON_A_DEVICE = {"pretrain", "supervise", "run", "gallery", "look"}
 
 
 def _inputs_of(command: Command, name: str) -> list[str]:
-    """What a command of this name reads and writes; empty where it is another or says less than all."""
+    """Return what a command of this name reads and writes; empty where it is another or does not say all."""
     words = shlex.split(command.text)
     needed = ("--data", "--out")
     place = 2 if words[1] == "eval" else 1
@@ -167,7 +167,7 @@ def data_sets() -> dict[str, AnyDataset]:
 
 
 def make_place(place: Path) -> None:
-    """What a reader of the pages has: data sets, shipped studies, small; two trained networks, weights files, rows."""
+    """Make what a reader of the pages has: data sets, shrunk studies, two trained networks, weights files, rows."""
     make_real(data_sets(), place)
     for name in ("PHOTOS/a.jpg", "PHOTOS/b.jpg", "photo.jpg"):
         shutil.copy(place / "PHOTOS" / "0.jpg", place / name)

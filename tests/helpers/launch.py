@@ -43,7 +43,7 @@ def train(
     allow: Collection[str],
     prepare: Callable[[], None] | None,
 ) -> None:
-    """What a child does: pretrain, and leave as the command line would (message on stderr, exit code)."""
+    """Pretrain in a child process, and end as the command line would (message on stderr, exit code)."""
     import torch
 
     from dinoskip.data import ImageFolder

@@ -59,7 +59,7 @@ class DeviceMix(RuntimeError):
 
 @dataclass
 class Counts:
-    """What happened on the device.
+    """Counts of what happened on the device.
 
     Attributes:
         kernels: operations on it that compute. A real one launches at least as many kernels (a ``foreach`` operation
@@ -149,7 +149,7 @@ def _indexes_by_mask(name: str, inputs: list[Tensor]) -> bool:
 
 
 class Marks:
-    """Which storages lie on the device."""
+    """The storages that lie on the device."""
 
     def __init__(self) -> None:
         # A weak reference keeps the address of a freed storage from being used again.
@@ -194,7 +194,7 @@ class Stream:
 
 
 class _Event:
-    """What a stream had been asked, and had waited for, when it was recorded."""
+    """The work that a stream had been given, and had waited for, when the event was recorded."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.seen: dict[Stream, int] = {}
@@ -214,7 +214,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 
 @dataclass
 class _Memory:
-    """Of a storage: which stream wrote which bytes last, at which count of its work; the streams that it waits for."""
+    """The last writes of a storage: stream, bytes and the stream's count of work; and the streams that it waits for."""
 
     reference: StorageWeakRef
     known: set[Stream]
@@ -222,7 +222,7 @@ class _Memory:
 
 
 class Streams:
-    """Which stream wrote what last, and whether who reads it has waited."""
+    """The stream that last wrote each piece of memory, and whether a stream that reads it has waited."""
 
     def __init__(self) -> None:
         self._default = Stream(self)
@@ -449,7 +449,7 @@ class _Above(TorchFunctionMode):
 
 
 class _Local(threading.local):
-    """Of a thread: whether operations are passed on unseen, and whether what has no argument is on the device."""
+    """A thread's state: whether operations pass unseen, and whether those without an argument are on the device."""
 
     quiet = False
     implied = False

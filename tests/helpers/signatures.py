@@ -1,4 +1,4 @@
-"""What is to be said of the labels of a set that a test has written."""
+"""Verdicts on the labels of a set that a test has written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def blocks(values: Sequence[int], seed: int) -> np.ndarray:
 
 
 def composed_and_judged(out: Path, **settings: Any) -> list[tuple[str, str]]:
-    """What would stop a command of an embedded set, made below a folder, with each of its labels and splits."""
+    """Return what would stop a command of an embedded set, made below a folder, with each of its labels and splits."""
     config = dataset(**settings)
     root = config.generate(out)
     found, counted = list[tuple[str, str]](), 0

@@ -42,7 +42,7 @@ class Slurm:
         self.path = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
     def play(self, output: Path, *ends: tuple[int, int | None]) -> None:
-        """What the next calls of srun leave in ``output``: exit code and saved step (None: nothing written)."""
+        """Set what the next calls of srun leave in ``output``: exit code and saved step (None: nothing written)."""
         (self.folder / "output").write_text(str(output))
         (self.folder / "plays.json").write_text(json.dumps(ends))
 

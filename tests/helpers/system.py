@@ -1,4 +1,4 @@
-"""What a test asks of the system: who is alive in a session, a disk of a few bytes, a root that obeys file modes."""
+"""The system in tests: processes of a session, a disk of a few bytes, a root that obeys file modes."""
 
 from __future__ import annotations
 

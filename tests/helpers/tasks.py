@@ -13,7 +13,7 @@ from dinoskip.settings.tasks import TaskInputs, task
 
 
 def network_inputs(backbone: Backbone, config: Config, **labels: Any) -> TaskInputs:
-    """What a task that sends images of ``labels`` through a network is given."""
+    """Return the inputs of a task that sends images of ``labels`` through a network."""
     return TaskInputs(config, labels, {}, backbone, Path(), {}, workers=1)
 
 

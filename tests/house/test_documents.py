@@ -1,4 +1,4 @@
-"""What the documents name is there: modules and their names, files, settings, and commands with their options."""
+"""The documents name only what exists: modules and their names, files, settings, and commands with their options."""
 
 from __future__ import annotations
 

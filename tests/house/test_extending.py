@@ -55,7 +55,7 @@ def test_every_example_is_complete(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the page's study was run, with every example in it."""
+    """Folder in which the page's study was run, with every example in it."""
     folder = tmp_path_factory.mktemp("extended")
     dinoskip(folder, "dinoskip", "run", str(write_study(folder)), "-q")
     return folder
@@ -138,7 +138,7 @@ def test_commands(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a package with two of the page's examples is installed, from a wheel."""
+    """Folder in which a package with two of the page's examples is installed, from a wheel."""
     source, site = tmp_path_factory.mktemp("stranger"), tmp_path_factory.mktemp("site")
     package = source / "my_package"
     package.mkdir()

@@ -205,7 +205,7 @@ MAY_DELETE = ("dinoskip/io/output.py", "dinoskip/io/files.py", "dinoskip/io/lock
 
 
 def test_one_place_deletes_and_replaces() -> None:
-    """What is not ours is refused there: a link in the place of a working folder emptied another's folder."""
+    """These modules refuse foreign files: a link in the place of a working folder once emptied another's folder."""
     for path in SOURCES:
         if (name := path.relative_to(ROOT).as_posix()) in MAY_DELETE:
             continue
@@ -386,13 +386,13 @@ def test_links_of_the_documents_resolve() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What links may end in: the headings of a page in lower case, spaces as hyphens, without punctuation."""
+    """Return the anchors of a page: its headings in lower case, spaces as hyphens, without punctuation."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_removing_temporaries_hides_no_error() -> None:
-    """On a disk that has become read-only, a clean-up that raises would take the place of the error that says so."""
+    """A clean-up that raises on a disk that has become read-only would hide the error that says so."""
     for path in SOURCES:
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TemporaryDirectory"):

@@ -114,7 +114,7 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    """What the page's YAML says of each preset, by dotted key; the second names what differs from the first."""
+    """Return the settings of each preset in the page's YAML, by dotted key; the second one adds to the first."""
     whole: dict[str, Any] = {}
     found = {}
     for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):

@@ -1,8 +1,8 @@
-"""What somebody opens who reads one DINO step of a skipless ViT, with its data and its optimizer, is small.
+"""A reader of one DINO step of a skipless ViT, with its data and its optimizer, opens few files.
 
-The rule: every file of ours with a function that runs in the step, from a JPEG of a folder to the teacher's next
-weights, in one process, with AdamW; the rooms below all others aside (images, random numbers, ranks), whose names say
-what they do.
+The files counted are all of ours with a function that runs in the step, from a JPEG of a folder to the teacher's next
+weights, in one process, with AdamW. The rooms below all others (images, random numbers, ranks) are left out: their
+names say what they do.
 """
 
 from __future__ import annotations

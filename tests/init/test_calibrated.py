@@ -1,4 +1,4 @@
-"""What the calibrated initialisation promises, on real photographs: those it was measured on, and others."""
+"""Properties of the calibrated initialisation on real photographs: those it was measured on, and others."""
 
 from __future__ import annotations
 

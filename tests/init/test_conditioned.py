@@ -32,7 +32,7 @@ def test_shared_values_without_the_attention_skip_are_refused_and_the_model_left
 
 @pytest.mark.parametrize("options", [{"skip": "attention"}, {"init_values": 0.1}])
 def test_skips_and_layer_scale_are_fine(options: dict[str, Any]) -> None:
-    """And only query, key and value change."""
+    """Only query, key and value change."""
     model = tiny(**options)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert conditioned_(model) is model

@@ -1,4 +1,4 @@
-"""What each initialisation draws is drawn for it alone, and no bias of the layers that it sets stays."""
+"""Weights of each initialisation are drawn independently, and no earlier bias of the layers that it sets stays."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def late_cosine(seed: int, size: int, **model: Any) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_late_tokens_of_a_narrow_network_are_apart_if_beta_is_of_vit_s(seed: int) -> None:
-    """Those of ViT-S/16 at 224 pixels are (0.96 to 0.99 over four seeds); at width 128 and beta 1 they are alike."""
+    """Late tokens of ViT-S/16 at 224 pixels are apart (0.96 to 0.99 over four seeds), at width 128 and beta 1 alike."""
     narrow: dict[str, Any] = {"name": "vit_mini_patch8", "seed": seed, "size": 48}
     wide = late_cosine(seed, 224, name="vit_small_patch16", init=SkiplessInit(beta_width=384))
     assert wide == late_cosine(seed, 224, name="vit_small_patch16", init=SkiplessInit())

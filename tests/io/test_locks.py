@@ -165,7 +165,7 @@ def test_two_containers_of_one_host_name_do_not_share(tmp_path: Path) -> None:
 
 
 def test_two_boot_clocks_do_not_share(tmp_path: Path) -> None:
-    """In another time namespace /proc gives other start times: the holder must not be taken for dead."""
+    """/proc gives other start times in another time namespace: the holder must not be taken for dead."""
     command = ["unshare", "--time", "--boottime", "1000", sys.executable, "-c"]
     if subprocess.run([*command, "pass"], capture_output=True, check=False).returncode:
         pytest.skip("time namespaces need a privilege that is not given here")
@@ -245,7 +245,7 @@ def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]", o
 
 
 def _outcomes(folder: Path, contenders: int) -> list[str]:
-    """What processes that reach for a lock at one moment come to; who has it keeps it until all have been told."""
+    """Return the outcomes of processes that reach for a lock at once; its owner keeps it until all have an answer."""
     context = multiprocessing.get_context("fork")
     results, over = context.Queue(), context.Event()
     start = time.time() + 0.3
@@ -285,7 +285,7 @@ def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_removes_meanwhile_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two exports that ended at once one had a traceback: mkdir said that the folder exists, and then it did not."""
+    """One of two exports that ended at once had a traceback: mkdir said that the folder exists, and then it did not."""
     made, there = os.mkdir, []
 
     def made_and_removed_by_another(path: str, mode: int = 0o777) -> None:

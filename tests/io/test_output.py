@@ -1,4 +1,4 @@
-"""What commands make, and what they leave alone: foreign files, links at names of theirs, data."""
+"""Files that commands make, and those they leave alone: foreign files, links at names of theirs, data."""
 
 import os
 from collections.abc import Callable
@@ -176,7 +176,7 @@ def test_removing_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_an_exports_working_folder_is_its_own(tmp_path: Path) -> None:
-    """As a link to another folder it was emptied: 7 of 7 files gone, exit code 0."""
+    """A working folder that was a link to another folder was once emptied: 7 of 7 files gone, exit code 0."""
     photos, other, out = make_images(tmp_path / "photos", 2), tmp_path / "other", tmp_path / "features"
     for name in ("state.json", "journal-0", "store/a.npy", "notes"):
         write_text(other / name, "mine")

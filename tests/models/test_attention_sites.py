@@ -103,7 +103,7 @@ def test_grouped_heads_read_the_keys_that_they_share() -> None:
 
 
 def test_of_four_heads_and_two_of_keys_the_first_two_share_the_first() -> None:
-    """As transformers' repeat_kv and the grouped attention of torch have it."""
+    """Transformers' repeat_kv and the grouped attention of torch have the same order."""
     torch.manual_seed(0)
     module = nn.Module()
     module.num_heads = 4

@@ -53,7 +53,7 @@ def test_with_weight_one_it_is_timms_bit_for_bit(family: str) -> None:
 
 
 def _formula(block: Any, weights: tuple[float, float], x: Tensor, *more: Any) -> Tensor:
-    """Of the block of each family, written out: each branch is added to its weight times what it read."""
+    """Return the output of a family's block, written out: each branch is added to its weight times its input."""
     attention, mlp = weights
     if hasattr(block, "fn"):
         return attention * x + block.fn(x)  # type: ignore[no-any-return]
@@ -128,7 +128,7 @@ def test_gains_start_at_one_where_the_skip_is_missing() -> None:
 
 
 def test_gains_of_xcit_follow_the_skip_of_their_own_branch() -> None:
-    """Those of local interaction and MLP start at 1 without the MLP's skip, that of attention without its own."""
+    """Gains of local interaction and MLP start at 1 without the MLP's skip, that of attention without its own."""
     for weights, ones in (((0.0, 1.0), [True, False, False]), ((1.0, 0.0), [False, True, True])):
         block = skip_blocks(network("XCiT"))[0]
         gains = [getattr(block, f"gamma{i}") for i in (1, 2, 3)]

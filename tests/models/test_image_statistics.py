@@ -1,4 +1,4 @@
-"""What images are normalised with, and how positions are resized: as told, as files beside say, or said as assumed."""
+"""Statistics of images, and the rule by which positions are resized: as given, as files say, or said to be assumed."""
 
 from __future__ import annotations
 

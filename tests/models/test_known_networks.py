@@ -44,7 +44,7 @@ def under(prefix: str, state: State) -> State:
 
 
 def inside(wrapper: str, state: State) -> State:
-    """As wrapping the children of children leaves names: after the second part, or before the last."""
+    """Return the names that wrapping the children of children leaves: after the second part, or before the last."""
     parts = [(name.split("."), tensor) for name, tensor in state.items()]
     cuts = [min(2, len(split) - 1) for split, _ in parts]
     return {".".join([*p[:cut], wrapper, *p[cut:]]): t for (p, t), cut in zip(parts, cuts, strict=True)}
@@ -68,7 +68,7 @@ def swav(state: State) -> State:
 
 
 def numbered(state: State) -> dict[str, Any]:
-    """As Lightly saves a ResNet: a Sequential of its children."""
+    """Return a ResNet as Lightly saves it: a Sequential of its children."""
     numbers = {"conv1": "0", "bn1": "1", "layer1": "4", "layer2": "5", "layer3": "6", "layer4": "7"}
     split = {name: name.partition(".") for name in state if not name.startswith("fc.")}
     return {"state_dict": {f"backbone.{numbers[p[0]]}.{p[2]}": state[name] for name, p in split.items()}}

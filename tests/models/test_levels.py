@@ -33,7 +33,7 @@ def _timm(name: str) -> nn.Module:
 
 
 def _seen(model: nn.Module, name: str, images: Tensor) -> Tensor:
-    """What a submodule returns in a plain forward pass."""
+    """Return the output of a submodule in a plain forward pass."""
     kept: list[Tensor] = []
     handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, output: kept.append(output))
     with torch.no_grad():

@@ -183,7 +183,7 @@ INITS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("init", INITS, ids=lambda init: init["name"])
 def test_first_weights_are_those_of_the_network_it_ends_as(init: dict[str, Any]) -> None:
-    """So the arms of a study begin alike, and what is calibrated is the network that remains."""
+    """The arms of a study thus begin alike, and the calibrated network is the one that remains."""
     seen = images(4) if init["name"] == "calibrated" else None
     skipless, annealed = (
         build_model(ModelConfig(**SMALL, init=init, **one), 0, images=seen)  # type: ignore[arg-type]

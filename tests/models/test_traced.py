@@ -33,7 +33,7 @@ def expected(spec: str, images: Tensor, norm: Any) -> list[Tensor]:
 
 
 def test_a_program_of_torch_export(tmp_path: Path) -> None:
-    """At another size than the network's own, positions resized as DINO does."""
+    """The size is not the network's own; positions are resized as DINO does."""
     spec = weights(tmp_path, skip=False, position_resize="dino")
     path = tmp_path / "w.pt2"
     assert main(["models", "convert", spec, str(path), "--size", "48", "--norm", "final", "-q"]) == 0

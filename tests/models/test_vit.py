@@ -95,7 +95,7 @@ def test_skip_model_computes_what_timm_computes() -> None:
 
 
 def test_position_embedding_is_interpolated_in_place() -> None:
-    """On its own grid it is used as it is; on a larger one corners stay near the corners they came from."""
+    """It is used as it is on its own grid; on a larger one corners stay near the corners they came from."""
     model = create_model("vit_tiny_patch8", depth=1, img_size=32)
     with torch.no_grad():
         model.patch_embed.proj.weight.zero_()

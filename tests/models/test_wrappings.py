@@ -91,7 +91,7 @@ def dino_checkpoint(state: State) -> dict[str, Any]:
 
 
 def settings() -> object:
-    """Of a class that a settings library would have, which is not installed where the file is read."""
+    """Return an object of a class of a settings library that is not installed where the file is read."""
     module = types.ModuleType("omegaconf")
     kind: Any = type("DictConfig", (), {"__module__": module.__name__})
     module.DictConfig = kind  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def settings() -> object:
 
 
 def lightning(state: State) -> dict[str, Any]:
-    """As Lightning saves a module: its settings and the optimizer's state beside it."""
+    """Return a module as Lightning saves it, with its settings and the optimizer's state beside it."""
     return {
         "state_dict": under("model.", state) | {"criterion.weight": torch.zeros(3)},
         "hyper_parameters": settings(),

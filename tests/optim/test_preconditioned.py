@@ -107,7 +107,7 @@ def all_trained(here: World, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four ranks, two and one leave, every optimizer both ways: the ranks are started once for all."""
+    """Outputs of four ranks, of two and of one, with every optimizer both ways: the ranks are started once for all."""
     path = tmp_path_factory.mktemp("ranks")
     for size in (2, 4):
         on_ranks(size, path, all_trained, str(path))
@@ -240,7 +240,10 @@ def test_staggered_shapes_take_turns() -> None:
 
 
 def test_tf32_reaches_the_rotations_and_nothing_else() -> None:
-    """On a fake CUDA device, whose products ask for the setting as real ones do. ``ecs`` begins with identity bases."""
+    """The device is a fake CUDA one, whose products ask for the setting as real ones do.
+
+    ``ecs`` begins with identity bases.
+    """
     products: dict[str, set[bool]] = defaultdict(set)
 
     class Recorder(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""What the shrunk run of each shipped configuration takes and fills, as the table of docs/configurations.md.
+"""Time and filled results of each shipped configuration's shrunk run, as the table of docs/configurations.md.
 
     pytest -q -m slow tests/pipeline/test_shipped.py | python -m tests.pipeline.shipped_page
 

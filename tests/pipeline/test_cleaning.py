@@ -65,7 +65,7 @@ def test_the_current_plans_own_partial_work_is_kept(tmp_path: Path) -> None:
 
 
 def test_partial_work_whose_output_is_there_is_not_kept(tmp_path: Path) -> None:
-    """As a run leaves it that was stopped, overtaken by another at the same output, and went on."""
+    """A run leaves such work if it was stopped, overtaken by another at the same output, and went on."""
     runner(tmp_path, 1).run({"train"})
     (output,) = (tmp_path / "stages" / "train").glob("[0-9a-f]*")
     shutil.copytree(output, output.with_name(f".partial-{output.name}"))

@@ -72,7 +72,7 @@ def test_cache_and_early_cut_off(tmp_path: Path) -> None:
 
 
 def test_who_takes_a_part_of_an_output_runs_again_only_if_that_part_is_another(tmp_path: Path) -> None:
-    """Of ``one`` the last digit is told: 21 is for ``two`` what 11 was, also when 11 is gone, and 12 is not."""
+    """``two`` is told the last digit of ``one``: 21 is to it what 11 was, also when 11 is gone, and 12 is not."""
     counter = Counter()
 
     def ran(value: int) -> list[str]:
@@ -258,7 +258,7 @@ def test_a_flipped_bit_in_an_input_is_named_before_it_is_read(tmp_path: Path) ->
 def test_an_input_that_is_damaged_while_it_is_read_is_named_and_nothing_is_published(
     tmp_path: Path, inner: bool
 ) -> None:
-    """What was made of it stayed, under the key of whole inputs: a report drew a log that was cut off."""
+    """Outputs made of it once stayed under the key of whole inputs: a report drew a log that was cut off."""
     table, damaged = Counter().table(), list[Path]()
 
     def makes(task: Task) -> None:

@@ -1,4 +1,4 @@
-"""What status and logs say of a study that workers are at."""
+"""Status and logs of a study while workers run it."""
 
 from __future__ import annotations
 

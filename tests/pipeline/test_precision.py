@@ -35,7 +35,7 @@ MEASURES = {*TASKS, "features", "gallery", "report"}
 
 @cache
 def settings(*overrides: str) -> dict[str, Any]:
-    """What the key of each node is made of, but for its inputs."""
+    """Return the settings from which the key of each node is made, apart from its inputs."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "s.yaml"
         path.write_text(TINY)

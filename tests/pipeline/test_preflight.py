@@ -1,4 +1,4 @@
-"""What a study lacks of this machine is said at once, before anything is computed or written."""
+"""Missing parts of this machine for a study are reported at once, before anything is computed or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says: counts, results, times; what fails stops what needs it and nothing else."""
+"""A run reports counts, results and times; a failed stage stops those that need it and nothing else."""
 
 import logging
 import re

@@ -62,7 +62,7 @@ class Study:
         return Runner(self.folder, nodes, stages, storage=rules)
 
     def run(self, rules: StorageRules, times: int = 1, only: str = "") -> list[str]:
-        """What ran."""
+        """Run the nodes whose id contains ``only``, and return the ids of those that ran."""
         self.ran.clear()
         runner = self.runner(rules, times)
         runner.run({node.id for node in runner.planner.nodes if only in node.id})

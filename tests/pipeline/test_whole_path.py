@@ -289,7 +289,7 @@ def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
 def test_an_untrained_network_never_stands_for_the_trained_one(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the last epoch of one of two networks is still to be measured, as in a study of several processes."""
+    """The last epoch of one of two networks is still to be measured, as in a study of several processes."""
     shutil.copytree(done.parent / "runs", tmp_path / "runs")
     asked = (str(done), f"output={tmp_path / 'runs'}", "evaluate.epochs=[0,1]")
     assert main(["run", *asked, "--until", "knn", "-q"]) == 0

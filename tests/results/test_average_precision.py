@@ -313,7 +313,7 @@ def test_the_interval_of_equal_scores_is_around_ap_with_one_rank() -> None:
 
 
 def test_without_an_image_another_block_may_be_chosen() -> None:
-    """Of two blocks that are nearly equal: the other half is then scored at the other one."""
+    """One of two nearly equal blocks is chosen, and the other half is then scored at the other one."""
     blocks = [detections(30, seed=number).at(0, 1) for number in (3, 4)]
     rng = np.random.default_rng(0)
     halves = [rng.permutation(30) < 15 for _ in range(20)]

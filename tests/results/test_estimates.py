@@ -147,7 +147,7 @@ def test_one_seed_against_several_is_undecided() -> None:
 
 
 def test_units_and_seeds_are_both_in_the_variance() -> None:
-    """With many units the spread of seeds is left, with equal seeds that of units."""
+    """Many units leave the spread of seeds, equal seeds that of units."""
     rng = np.random.default_rng(0)
     base = rng.random(400)
     alike = [estimate(base + 0.1 * rng.standard_normal(400)) for _ in range(3)]
@@ -353,7 +353,7 @@ def test_a_verdict_on_one_training_each_takes_luck_to_be_as_large_as_the_units_e
 
 
 def test_two_seeds_of_one_network_are_rarely_called_different_where_luck_is_one_standard_error() -> None:
-    """By units alone they were in every third pair. 5 % of 300 are 15; more than 27 has a chance of 0.2 %."""
+    """They were in every third pair by units alone. 5 % of 300 are 15; more than 27 has a chance of 0.2 %."""
     rng, wrong, by_units = np.random.default_rng(0), 0, 0
     for _ in range(300):
         shared = rng.standard_normal(60)
@@ -376,7 +376,7 @@ def test_unpaired_scores_have_luck_too_and_published_numbers_only_the_error_that
 
 
 def test_a_gain_that_is_undecided_leaves_the_verdict_undecided() -> None:
-    """Of five images before training nothing is known: p is nan, and not that of the difference alone."""
+    """Nothing follows from five images before training: p is nan, and not that of the difference alone."""
     sure, unsure = Difference(0.1, 0.05, 0.15, 0.001, 50), Difference(0.2, math.nan, math.nan, math.nan, 5)
     assert decided([Judgement(sure)])[0][0] == 1
     assert math.isnan(Judgement(sure, unsure).p)
@@ -401,7 +401,7 @@ def test_a_gain_is_paired_by_seed() -> None:
 
 
 def test_the_variance_is_at_least_that_of_seeds_and_that_of_units_alone() -> None:
-    """What seeds and units hold in common is taken off once, and may be estimated as more than either."""
+    """Variance common to seeds and units is subtracted once, and its estimate may be larger than either of theirs."""
     rng = np.random.default_rng(1)
     noise = rng.standard_normal((2, 3, 40))
     noise -= noise.mean(2, keepdims=True)

@@ -73,7 +73,7 @@ def test_a_value_that_no_row_has_is_named_by_row_and_field(tmp_path: Path, field
 
 
 def test_many_rows_are_written_and_read_in_no_time(tmp_path: Path) -> None:
-    """With asdict once a field 1,620 rows took 1.5 s. Calls are counted here, as time depends on the load."""
+    """Reading 1,620 rows took 1.5 s with asdict once a field. Calls are counted here, as time depends on the load."""
     rows = [replace(ROW, seed=seed) for seed in range(300)]
     write_rows(tmp_path / "rows.json", rows)
     with cProfile.Profile() as profile:

@@ -262,7 +262,7 @@ def test_classes_in_single_images_leave_a_miou_without_an_interval() -> None:
 
 
 def test_classes_that_are_nowhere_labelled_leave_a_miou_without_an_interval() -> None:
-    """Where they may move the score by more than images do; of images that vary more they do not."""
+    """There is none where such classes may move the score by more than images do; images that vary more have one."""
     rng = np.random.default_rng(0)
     union = rng.integers(10, 50, (30, 10))
     for spread, given_one in ((0.02, False), (1.0, True)):
@@ -276,7 +276,7 @@ def test_classes_that_are_nowhere_labelled_leave_a_miou_without_an_interval() ->
 @given(st.integers(2, 30), st.integers(1, 40), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_the_interval_of_a_miou_holds_it_and_lies_in_0_to_1(images: int, classes: int, seed: int) -> None:
-    """Also where classes are in single images, nowhere labelled or never right, as with the majority class."""
+    """Classes may be in single images, nowhere labelled or never right, as with the majority class."""
     rng = np.random.default_rng(seed)
     union = rng.integers(0, 50, (images, classes)) * (rng.random((images, classes)) < 0.1)
     union[0, 0] = 5

@@ -1,4 +1,4 @@
-"""How the CPU's kernels round: what MKL was told in every process, and that it then does not depend on memory."""
+"""Rounding of the CPU's kernels: MKL's setting in every process, and its independence of memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(json.dumps({**arithmetic(), "equal": torch.equal(together, alone) and torc
 
 
 def result(code: str, **variables: str) -> dict[str, Any]:
-    """What a fresh process prints, with ``MKL_CBWR`` unset unless given."""
+    """Return what a fresh process prints, as JSON, with ``MKL_CBWR`` unset unless given."""
     env = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -43,7 +43,7 @@ def result(code: str, **variables: str) -> dict[str, Any]:
 @needs_mkl
 @pytest.mark.parametrize("imports", ["import dinoskip, torch", "import torch\nfrom eval.knn import evaluate"])
 def test_a_matrix_is_decomposed_alike_alone_and_in_a_stack(imports: str) -> None:
-    """With instructions for which MKL's kernels ask where an array lies: an old Intel processor's, as an AMD's."""
+    """MKL's kernels for an old Intel processor, as for an AMD's, ask where an array lies."""
     seen = result(imports + DECOMPOSED, MKL_ENABLE_INSTRUCTIONS="SSE4_2")
     assert seen[VARIABLE] == EQUAL_BITS
     assert seen["equal"]

@@ -1,4 +1,4 @@
-"""What reaches a terminal or a log of what others have named."""
+"""Names given by others, as a terminal or a log receives them."""
 
 import logging
 from pathlib import Path

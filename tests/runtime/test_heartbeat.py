@@ -1,4 +1,4 @@
-"""What a rank's signs of life are taken to mean; real ranks are in tests/faults/test_rank_loss.py."""
+"""The meaning of a rank's signs of life; real ranks are in tests/faults/test_rank_loss.py."""
 
 from __future__ import annotations
 

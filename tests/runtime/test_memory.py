@@ -1,4 +1,4 @@
-"""How much memory may be used: the machine's, or a control group's where that is less."""
+"""The limit of usable memory: the machine's, or a control group's where that is less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of backbones before they are opened, and what follows for sizes and blocks."""
+"""Facts about backbones before they are opened, and their consequences for sizes and blocks."""
 
 from __future__ import annotations
 

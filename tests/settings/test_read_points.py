@@ -1,4 +1,4 @@
-"""What is read of a block has one text: what is printed is parsed to the same."""
+"""A read point of a block has one text, which is parsed to the same read point."""
 
 from __future__ import annotations
 

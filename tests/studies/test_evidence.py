@@ -50,7 +50,7 @@ def rows_of(seeds: int, level: dict[str, float]) -> list[dict[str, str]]:
 
 
 def committed(rows: list[dict[str, str]]) -> Sources:
-    """These rows of the study, and the committed ones of all else."""
+    """Return sources with these rows of the study, and the committed rows of all else."""
     return replace(evidence.sources(), rows=rows)
 
 

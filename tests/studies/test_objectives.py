@@ -113,7 +113,7 @@ def test_all_lines_of_the_page_are_corrected_together(study: Path) -> None:
 
 
 def test_a_difference_from_before_training_is_no_verdict(study: Path) -> None:
-    """That of DINO's page: +5.1 after training, +5.0 before."""
+    """The difference is that of DINO's page: +5.1 after training, +5.0 before."""
     networks = read_study(study)
     assert judged_lines({"mae": networks})["mae", "mirrored", "last"].verdict == "better"
     up = {0: 5.0, 1: 5.5, 2: 6.0}

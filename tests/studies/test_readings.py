@@ -133,7 +133,7 @@ def test_every_measured_reading_has_a_row_a_seed() -> None:
 
 
 def test_what_the_table_says_of_fresh_networks_is_measured() -> None:
-    """In every seed."""
+    """The table's statements hold in every seed."""
     head, none, width = ({field: values("scale", i, field) for field in MEASURES} for i in range(3))
     assert all(a < b for a, b in zip(none["cosine_12"], head["cosine_12"], strict=True)), "tokens stay further apart"
     assert all(a > 100 * b for a, b in zip(none["gradient"], head["gradient"], strict=True)), "gradients grow"

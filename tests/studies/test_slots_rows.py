@@ -1,4 +1,4 @@
-"""What comes back from a slot: rows of finished stages, once each, and a teacher in shards."""
+"""Results that come back from a slot: rows of finished stages, once each, and a teacher in shards."""
 
 from __future__ import annotations
 

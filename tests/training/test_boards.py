@@ -16,7 +16,7 @@ from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard itself shows of a folder: tag -> {step: value}."""
+    """Return the scalars that TensorBoard itself reads of a folder: tag -> {step: value}."""
     module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     reader = module.EventAccumulator(str(folder))
     reader.Reload()

@@ -334,7 +334,7 @@ def test_an_epoch_that_ends_in_a_nonfinite_step_is_measured_all_the_same(
 def test_the_share_of_bad_images_is_of_the_whole_set_not_of_what_a_rank_has_seen(
     images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a second rank had found an image that this one was not given in the first epoch."""
+    """A second rank has found images that this one was not given in the first epoch."""
     others = {"other.png": "torn", "more.png": "torn"}
     monkeypatch.setattr("dinoskip.training.loop.gather", lambda own: [own, others] if isinstance(own, dict) else [own])
     with pytest.raises(DataError, match=r"2 of 48 images cannot be read .* more than 1%: more.png, other.png"):

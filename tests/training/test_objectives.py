@@ -1,4 +1,4 @@
-"""What holds for a run by any objective: bits after a kill, whichever way images come, on any number of ranks."""
+"""Properties of a run by any objective: same bits after a kill, by either source of images, on any number of ranks."""
 
 from __future__ import annotations
 

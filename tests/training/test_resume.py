@@ -107,7 +107,7 @@ def test_bits_with_every_optimizer(optimizer: str, tmp_path: Path, monkeypatch: 
 def test_bits_on_each_device(
     device: str, optimizer: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With deterministic algorithms; positions that are resized have none in torch, so all crops have one size.
+    """Algorithms are deterministic; torch has none for resizing positions, so all crops have one size.
 
     On a CPU torch traces and partitions as ever, but compiles no C++, which takes minutes.
     """

@@ -50,7 +50,7 @@ def smooth_features(photo: np.ndarray, side: tuple[int, int], block: int, noise:
 
 @dataclass
 class Scene:
-    """What a gallery is built from."""
+    """The inputs of a gallery."""
 
     models: list[GalleryModel]
     images: list[GalleryImage]

@@ -57,7 +57,7 @@ def test_colours_do_not_depend_on_the_order_of_images(make_scene):
 
 
 def test_images_coloured_apart_have_the_colours_that_they_have_together(make_scene):
-    """With the bases of all images, a part of them; with those of a part, the others mean the same."""
+    """Images have the same colours alone with the bases of all images, and other ones with the bases of a part."""
     scene = make_scene()
     stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
     whole = pca_views(stores, ids)

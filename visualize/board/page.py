@@ -60,7 +60,7 @@ def _link(page: Path | None, out: Path) -> str:
 
 
 def _shown(table: BoardTable, words: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What the template reads of a table; ``words`` for networks, by source and name."""
+    """Return the template's data for a table; ``words`` gives the networks' names on pages, by source and name."""
     setting = ", ".join(f"{name} {value}" for name, value in table.setting.items() if value)
     lines = [
         {

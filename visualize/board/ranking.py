@@ -1,12 +1,13 @@
-"""Which rows of a board may be ranked together, how they rank, and which pairs of settings are refused and why.
+"""The ranking of a leaderboard: rows that may be ranked together, their order, and refused pairs of settings.
 
-Ranked together are backbones of one task, metric, data set and split in one setting: protocol, resolution, norm, facet,
-classes and number of images. A backbone's block is chosen without the images it is reported on, as in the report
-(:mod:`dinoskip.decisions`). Differences are paired image by image where both have records of the same images. All
-pairs of a table are compared, the higher one also with its own epoch 0 where that stands there, and their p-values
-adjusted together (Holm), so that it does not matter that the first is the one that came out highest. A backbone whose
-learning rate is unresolved, or whose block was chosen on the images shown, is shown, and nothing is decided of it. Each
-was trained once: places and verdicts are of these weights, and another training may change them.
+Backbones are ranked together on one task, metric, data set and split in one setting: protocol, resolution, norm, facet,
+classes and number of images. Pairs of settings that may not be ranked together are refused with the reason. A
+backbone's block is chosen without the images it is reported on, as in the report (:mod:`dinoskip.decisions`).
+Differences are paired image by image where both have records of the same images. All pairs of a table are compared, the
+higher one also with its own epoch 0 where that stands there, and their p-values adjusted together (Holm), so that it
+does not matter that the first is the one that came out highest. A backbone whose learning rate is unresolved, or whose
+block was chosen on the images shown, is listed, but its differences are not decided. Each was trained once: places and
+verdicts are of these weights, and another training may change them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class BoardLine:
 
     @property
     def how(self) -> str:
-        """How its block was chosen, or how the method failed there; an unresolved learning rate; why there is no p."""
+        """The block's choice, or the method's failure there; an unresolved learning rate; the reason for no p."""
         rate = f"rate unresolved: {self.unresolved}" if self.unresolved else ""
         few = self.difference.why if self.difference else ""
         return "; ".join(filter(None, (self.score.failed or self.score.how, rate, few)))
@@ -78,7 +79,7 @@ def _named(row: EvalResult) -> str:
 
 @dataclass(frozen=True, eq=False)
 class BoardTable:
-    """What is ranked together: a measure in one setting, best first, then rules that look at no image."""
+    """A leaderboard's table: one measure in one setting, backbones best first, then rules that look at no image."""
 
     label: str
     setting: Mapping[str, str | int]
@@ -177,7 +178,10 @@ def _ranked(
 
 
 def _verdicts(sides: Sequence[NetworkScores]) -> dict[tuple[int, int], tuple[ComparedPair, Verdict]]:
-    """How all pairs of backbones compare, by their places; without pairs of which nothing says how sure it is."""
+    """Return the comparison and the verdict of every pair of backbones, by their places.
+
+    Pairs whose uncertainty cannot be estimated are absent.
+    """
     made = {(a, b): compared_pair(sides[a], sides[b]) for a, b in combinations(range(len(sides)), 2)}
     pairs = {places: pair for places, pair in made.items() if pair is not None}
     decisions = decide(list(pairs.values()))

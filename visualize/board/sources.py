@@ -1,6 +1,6 @@
-"""What a board is made of: the rows of every study or folder that was named, their records, and where its gallery is.
+"""Sources of a leaderboard: the rows of every named study or folder, their records, and the location of its gallery.
 
-Of a study the current outputs count, those that its ``records`` name; of any other folder every ``rows.json`` in it.
+A study counts by its current outputs, those that its ``records`` name; any other folder by every ``rows.json`` in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BoardSource:
     words: Mapping[str, str] = field(default_factory=dict)
 
     def rate_of(self, row: EvalResult) -> str:
-        """Why the learning rate that a row was trained with is unresolved; nothing where it is, and before training."""
+        """Return why a row's learning rate in training is unresolved; "" where it is resolved, and before training."""
         family, _, seed = row.model.rpartition("-s")
         why = self.unresolved.get(row.model) or (self.unresolved.get(family, "") if seed.isdigit() else "")
         return why if row.epoch else ""

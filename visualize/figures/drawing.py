@@ -1,4 +1,4 @@
-"""What every matplotlib figure shares: fonts, colours, panels, legends, and the files it is written to.
+"""Parts that all matplotlib figures share: fonts, colours, panels, legends, and the files they are written to.
 
 A figure is drawn once, in the light theme; the dark SVG is the same with each colour replaced. Nothing written
 depends on the time or the machine's fonts: the same input gives the same bytes.
@@ -96,7 +96,7 @@ def fitted(text: str, width: float, points: float = TEXT, lines: int = 1) -> str
 
 
 def _longest(text: str, width: float, points: float) -> int:
-    """How many letters of ``text`` fit."""
+    """Return how many letters of ``text`` fit into ``width`` inches at a font size of ``points``."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -173,7 +173,7 @@ def logarithmic_scale(axes: Any) -> None:
 
 
 def several(number: int) -> dict[str, Any]:
-    """How a variant's values of several blocks together are drawn: dotted, from the seventh on dash-dotted."""
+    """Return the line style of a variant's values of several blocks: dotted, dash-dotted from the seventh on."""
     return {"linestyle": (0, (1, 1.6)) if number < 6 else (0, (1, 1.6, 4, 1.6)), "linewidth": 1.2}
 
 
@@ -251,7 +251,7 @@ def _png(figure: Any) -> bytes:
 
 
 def _saved(figure: Any, canvas: Any, kind: str, **options: Any) -> bytes:
-    """What a canvas writes by itself: ``savefig`` would draw everything twice."""
+    """Return the bytes that a canvas writes by itself; ``savefig`` would draw everything twice."""
     stream, figure.dpi = io.BytesIO(), 72
     getattr(canvas(figure), f"print_{kind}")(stream, **options)
     return stream.getvalue()

@@ -74,7 +74,7 @@ class GridStyle:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where cells and letters are, in pixels from the top left corner."""
+    """Positions of cells and letters, in pixels from the top left corner."""
 
     width: int
     height: int
@@ -221,7 +221,7 @@ def _scaled(cell: GridCell, size: tuple[int, int]) -> Pixels:
 
 
 def _repeated(cell: GridCell, size: tuple[int, int]) -> Pixels:
-    """What the PDF stores: a photograph at the figure's resolution, a map with every value a whole number of times."""
+    """Return a PDF's pixels: a photograph at the figure's resolution, a map with each value a whole number of times."""
     if cell.photo:
         return _scaled(cell, size)
     times = max(1, math.ceil(size[0] / cell.pixels.shape[1]))

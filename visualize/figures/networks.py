@@ -115,7 +115,7 @@ _NO_RANK = 1e14  # κ near 1/eps of float64: what it is of has lost rank
 
 
 def _kappa_reading(models: Mapping[str, Rows]) -> str:
-    """What to look for; and where κ(J) is at float64's limit, that this is the tokens' doing and which blocks'."""
+    """Return the figure's reading; where κ(J) is at float64's limit, it names the tokens as the cause, and blocks."""
     degenerate = []
     for name, rows in models.items():
         lost = [row for row in rows if (row.get("kappa_weights") or 0) > _NO_RANK]

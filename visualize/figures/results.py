@@ -122,14 +122,14 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
 
 
 def _span(rows: ByVariant, begun: ByVariant, floor: Iterable[float]) -> float:
-    """How far the values of a panel lie apart."""
+    """Return the difference between the largest and the smallest value of a panel; 0 without values."""
     every = [value for of in (*rows.values(), *begun.values()) for value in values_of(of).values()]
     every += list(floor)
     return max(every) - min(every) if every else 0.0
 
 
 def features_figure(quantities: Mapping[str, Curves], out: Path, variants: Sequence[str]) -> Figure | None:
-    """What can be seen of features without labels, by block: ``{quantity: {variant: {block: value}}}``."""
+    """Draw quantities of features that need no labels, by block: ``{quantity: {variant: {block: value}}}``."""
     caption = "Features of the images shown, block by block, without labels"
     return curves_figure(quantities, out, caption=caption, reading=_FEATURES_READING, variants=variants)
 

@@ -84,7 +84,7 @@ def loss_figure(
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
-    """What was measured while training against epoch, one panel a measure, from the rows of each ``metrics.jsonl``.
+    """Draw the measures taken while training against epoch, one panel each, from the rows of each ``metrics.jsonl``.
 
     Measures are ``knn{k}_top1``, ``probe_miou``, ``probe_block{b}_miou`` and, of supervised runs, ``top1`` and
     ``top5``; None if no row has one.

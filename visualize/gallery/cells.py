@@ -14,7 +14,7 @@ from visualize.gallery.layers.layer import Cell
 
 @dataclass
 class GalleryCell:
-    """What gallery.js reads: ``layers[layer]`` = size, blocks, ...; ``scores[metric][block]`` = number."""
+    """A cell's data for gallery.js: ``layers[layer]`` = size, blocks, ...; ``scores[metric][block]`` = number."""
 
     layers: dict[str, dict[str, Any]] = field(default_factory=dict)
     scores: dict[str, dict[int, float]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from dinoskip.settings.config import Config
 
 
 class GalleryConfig(Config):
-    """Which images the gallery shows and how; a change re-runs nothing but the gallery and the report."""
+    """Images of the gallery and their display; a change re-runs nothing but the gallery and the report."""
 
     first: int = Field(12, ge=1, le=100_000, description="images shown, from the start of the data set's list")
     page: int = Field(

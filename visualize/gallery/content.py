@@ -1,4 +1,4 @@
-"""What a gallery is built from: images, and for each model its features, predictions, TokenCut and attention."""
+"""Contents of a gallery: images, and for each model its features, predictions, TokenCut's results and attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Discovery:
-    """What TokenCut found in one image at one block.
+    """The result of TokenCut for one image at one block.
 
     ``box`` is x1 y1 x2 y2 in pixels of the image, end exclusive; ``eigenvector`` (h, w) float and ``mask``
     (h, w) bool lie on cells of ``patch_size`` pixels from the image's top left corner, and may overhang it. Without a
@@ -79,7 +79,7 @@ class GalleryModel:
 
     @property
     def title(self) -> str:
-        """What the pages call it: ``words``, or its name where it has none."""
+        """Name on the pages: ``words``, or ``name`` where there are none."""
         return self.words or self.name
 
 

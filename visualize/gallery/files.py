@@ -1,4 +1,4 @@
-"""Where a page's pictures go: files named by number beside it, or into the page itself."""
+"""Storage of a page's pictures: files named by number beside it, or embedded in the page itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "img"
 
 @dataclass
 class PictureFiles:
-    """PictureFiles of the page in folder ``page``: written to ``page/img``, or kept as base64 where ``embedded``."""
+    """Pictures of the page in folder ``page``: written to ``page/img``, or kept as base64 where ``embedded``."""
 
     page: Path
     embedded: bool = False
@@ -30,7 +30,10 @@ class PictureFiles:
             path.write_bytes(content)
 
     def address(self, name: str) -> str:
-        """What an ``<img>`` of this picture has as ``src``; a picture inside the page is then in that place alone."""
+        """Return the ``src`` of a picture's ``<img>``.
+
+        An embedded picture is no longer kept afterwards, so it can be asked for only once.
+        """
         if not self.embedded:
             return f"{FOLDER}/{name}"
         kind = "jpeg" if name.endswith(".jpg") else "png"

@@ -102,7 +102,7 @@ def _cells(
     classes: Classes | None,
     pictures: PictureFiles,
 ) -> list[list[GalleryCell]]:
-    """What is drawn of every image, by model."""
+    """Draw every image by every model, and return the cells by model, then by image."""
     return [
         [write_cell(Cell(model, image, row, column, views, classes), pictures) for row, image in enumerate(images)]
         for column, model in enumerate(models)
@@ -127,7 +127,7 @@ def _page_data(
     classes: Classes | None,
     similar: Sequence[int],
 ) -> dict[str, Any]:
-    """What gallery.js reads: blocks, layers, names, image sizes and boxes, and which pictures and scores there are."""
+    """Return the data for gallery.js: blocks, layers, names, image sizes and boxes, available pictures and scores."""
     blocks = sorted(
         {block for column in cells for cell in column for layer in cell.layers.values() for block in layer["blocks"]}
         | {block for model in models if model.store is not None for block in model.store.blocks}

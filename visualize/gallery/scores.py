@@ -1,4 +1,4 @@
-"""What one picture is worth: scores of one image, one model and one block, by which the gallery sorts."""
+"""Scores of one image, one model and one block, by which the gallery sorts."""
 
 from __future__ import annotations
 

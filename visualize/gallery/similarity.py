@@ -69,9 +69,10 @@ def _unit(tokens: np.ndarray) -> np.ndarray:
 
 
 def page_features(store: TokenSource, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What gallery.js needs of images of one store, all blocks in one basis each, by image; those that it has.
+    """Return the features for gallery.js of the images ``names`` of one store, by image.
 
-    Tokens that are not finite are left out, an image without any block, too.
+    Each block has one basis for all images. Images that the store lacks, tokens that are not finite, and images without
+    any block are left out.
     """
     places = {name: list(store.ids).index(name) for name in names if name in store.ids}
     features: dict[str, dict[str, Any]] = {}

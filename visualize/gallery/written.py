@@ -45,7 +45,7 @@ class WrittenGallery:
         return list(self.data["blocks"])
 
     def entry(self, layer: str, column: int, row: int) -> dict[str, Any] | None:
-        """What a page knows of a cell's pictures of a layer: ``size`` [w, h], ``blocks``, ...; None without any."""
+        """Return the data on a cell's pictures of a layer: ``size`` [w, h], ``blocks``, ...; None if it has none."""
         found: dict[str, Any] | None = self.data["cells"][column][row]["layers"].get(layer)
         return found
 

@@ -59,7 +59,7 @@ class Measured(NetworkScores):
 
     @property
     def failed_there(self) -> str:
-        """How the method failed at the chosen block of a seed; nothing where it did not."""
+        """The failure of the method at the chosen block, of the first seed where it failed; "" without one."""
         return next(filter(None, (score.failed for score in self.now)), "")
 
     @property
@@ -112,7 +112,7 @@ class AnswerLine:
 
     @property
     def why(self) -> str:
-        """What else than p leaves it undecided."""
+        """The reason, other than p, for which the comparison is undecided; "" without one."""
         return self.decision.why if self.decision else ""
 
     @property
@@ -130,8 +130,9 @@ class AnswerLine:
 
     @property
     def verdict(self) -> str:
-        """Of the first network :data:`BETTER` or :data:`WORSE`, of one training each :data:`HIGHER` or :data:`LOWER`;
-        else :data:`UNDECIDED`."""
+        """:data:`BETTER` or :data:`WORSE` for the first network, :data:`HIGHER` or :data:`LOWER` with one training
+        each, else :data:`UNDECIDED`.
+        """
         return self.decision.word if self.decision else UNDECIDED
 
     @property
@@ -206,7 +207,7 @@ def measured(name: str, variants: Sequence[StudyVariant], benchmark: Benchmark, 
 
 
 def _numbers(rows: Rows) -> Hashable:
-    """What tells read points apart: every block's value and held-out value, rounded."""
+    """Return the numbers that tell read points apart: every block's value and held-out value, rounded."""
     return frozenset(
         (row.block, round(row.value, 6), None if row.heldout is None else round(row.heldout, 6))
         for row in rows.values()
@@ -249,7 +250,7 @@ def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) ->
 
 
 def _comparison(answer: Answer, line: AnswerLine) -> Hashable:
-    """What a line compares: the networks, the measure without the read point, and all numbers that it reads."""
+    """Return a line's comparison: the networks, the measure without the read point, and all numbers that it reads."""
     reads = tuple(side.read for side in (line.first, line.second) if side)
     return answer.first, answer.second, replace(line.benchmark, setting=without_place(line.benchmark.setting)), reads
 
@@ -384,7 +385,7 @@ def _with_subject(names: Sequence[str], outcome: str) -> str:
 
 
 def choices(compared: Sequence[Answer]) -> str:
-    """How blocks were chosen, and how much higher the scores would be with blocks chosen on the images shown."""
+    """Return how blocks were chosen, and how much higher the scores would be with blocks chosen on the images shown."""
     hows: dict[str, dict[str, None]] = {}
     removed: dict[str, None] = {}
     for answer in compared:

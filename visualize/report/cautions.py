@@ -1,4 +1,4 @@
-"""What must be known before the report's numbers are believed."""
+"""Cautions to read before the report's numbers are believed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SEEDS = (
 
 
 def cautions(compared: Sequence[Answer], silent: Sequence[Answer] = ()) -> list[str]:
-    """What must be known before a number is believed: cuts that fail, dead networks, baselines, unpaired differences.
+    """Return cautions about the numbers: cuts that fail, collapsed networks, baselines, unpaired differences.
 
-    And what was random: images alone, or seeds of training, too. Of ``silent``, whose measures separate nothing, cuts
-    that fail alone.
+    The last one states what was random: images alone, or seeds of training, too. For ``silent``, whose measures
+    separate nothing, only cuts that fail are named.
     """
     both = [side for answer in silent for line in answer.lines for side in (line.first, line.second) if side]
     lines: dict[str, None] = {side.failed: None for side in both if side.failed}
@@ -42,7 +42,7 @@ def cautions(compared: Sequence[Answer], silent: Sequence[Answer] = ()) -> list[
 
 
 def _power(lines: Sequence[AnswerLine]) -> Iterator[str]:
-    """What comparisons of few seeds could not have found, a sentence for each number of seeds."""
+    """Yield a sentence for each number of seeds on the differences that comparisons of so few could not have found."""
     found = {}
     for line in lines:
         if line.pair and line.decision and (gap := low_power(line.pair, line.decision)) is not None:

@@ -12,7 +12,7 @@ from visualize.report.papers import table_names
 
 
 class ReportConfig(Config):
-    """What the report page compares and shows."""
+    """Settings of the report page: its title, comparisons and contents."""
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", max_length=1200, description="shown below the title: what was run, what it says")

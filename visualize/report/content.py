@@ -1,4 +1,4 @@
-"""What a report is built from: the variants with their rows, figures, pictures, tables, settings, commands."""
+"""Contents of a report: the variants with their rows, figures, pictures, tables, settings, commands."""
 
 from __future__ import annotations
 

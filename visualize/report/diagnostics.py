@@ -53,7 +53,7 @@ def signal_table(rows: Rows) -> DataTable:
 
 
 def calibration_table(name: str, measured: Mapping[str, Any]) -> DataTable:
-    """What subtracting means changed in a variant's first weights, block by block."""
+    """Return the table of a variant's first weights, block by block, without and with the measured means subtracted."""
     columns = ["block"] + [f"{said}, {when}" for said in _CALIBRATED.values() for when in ("without", "with")]
     pairs = zip(measured["before"], measured["after"], strict=True)
     body = [[before["block"], *(row[key] for key in _CALIBRATED for row in (before, after))] for before, after in pairs]

@@ -1,4 +1,4 @@
-"""What the pages of a study call its networks, in a file beside the page for others to read."""
+"""Names of the networks on the pages of a study, in a file beside the page for others to read."""
 
 from __future__ import annotations
 

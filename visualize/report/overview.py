@@ -49,7 +49,7 @@ def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Ov
 
 
 def legend(views: Sequence[Overview]) -> str:
-    """What the words of the cells mean."""
+    """Return the meaning of the words in the cells."""
     kinds = {cell.kind for view in views for _, cells in view.lines for cell in cells}
     return _LEGEND + (_OF_ONE_EACH if kinds & {HIGHER, LOWER} else "")
 

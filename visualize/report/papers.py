@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyNumbers:
-    """What a study has to put into printed tables.
+    """A study's numbers to put into printed tables.
 
     ``report`` is what its page shows; ``labels`` are its variants' names without optimizer and seed, by variant;
     ``tokens`` are other numbers of its networks, by variant: mean ln κ of the tokens, ``in`` and ``out``.

@@ -51,7 +51,7 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
 
 
 def _number(variant: str, row: EvalResult) -> Hashable:
-    """What a row says without its note and what else is known of it: two of the same are shown once."""
+    """Return a row without its note and other remarks: two rows that agree in this are listed once."""
     plain = row.plain()
     return variant, *(plain[name] for name in plain if name not in _BESIDE)
 
@@ -65,7 +65,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _sorted_by(value: object) -> str:
-    """What the page's script sorts by where the text shown would not do: the whole number; else nothing."""
+    """Return a float at full length, by which the page's script sorts; "" where the text shown sorts as well."""
     return f"{value:.10g}" if isinstance(value, float) else ""
 
 

@@ -1,10 +1,10 @@
-"""Which measures separate networks at all: the best trained network against the best baseline and untrained networks.
+"""Measures that separate networks: the best trained network against the best baseline and untrained networks.
 
 A measure separates if some trained network is above the best rule that looks at no image **and** above every network
 before training, its own start included: the largest of these one-sided p-values, corrected over all networks and
 measures of the page (Holm), is below 0.05; a number that was chosen on the images shown is not tested. Read points at
-which every network has the same numbers count as one. Where nothing was tested it is taken on trust, and said so. A
-measure that does not separate decides nothing.
+which every network has the same numbers count as one. A measure for which nothing was tested is taken on trust, and
+the page says so. A measure that does not separate decides nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
 
 
 def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
-    """What is tested: the measure without the read point, and all numbers of all networks."""
+    """Return the key of a test: the measure without the read point, and all numbers of all networks."""
     measure = replace(benchmark, setting=without_place(benchmark.setting))
     return measure, tuple((side.name, side.read) for side in sides)
 
@@ -70,7 +70,7 @@ _RULE = "trivial rule"
 def _above(
     side: Measured, sides: Sequence[Measured], trivial: EvalResult | None, scores: Scores
 ) -> dict[str, Difference]:
-    """How much a network is above the trivial rule, and above every network before training, by its name."""
+    """Return the gain of a network over the trivial rule, and over every network before training, by their names."""
     above: dict[str, Difference] = {}
     if trivial is not None:
         above[_RULE] = above_rule(side, scores.of(trivial))
@@ -103,7 +103,7 @@ def _text(
 
 
 def separation_said(separations: Sequence[Separation]) -> list[str]:
-    """Which measures separate, which do not, and which were not tested: a sentence each, of those that there are."""
+    """Return a sentence each on measures that separate, that do not, and that were not tested, where there are any."""
     heads = {
         True: "Metrics on which some trained network is above every baseline and untrained network",
         False: "Inconclusive metrics: no trained network is above these",

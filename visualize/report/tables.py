@@ -45,7 +45,7 @@ class ReportTables:
 
     @property
     def beside(self) -> list[TextTable]:
-        """What stands beside the papers: their claims, then their tables."""
+        """The papers as text: their claims, then their tables."""
         return [table.grid for table in self.papers]
 
 
@@ -99,7 +99,7 @@ def best_lines(variants: Variants) -> list[Line]:
 
 
 def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) -> list[Line]:
-    """For each baseline among ``rows`` what it scores in each benchmark."""
+    """Return a line for each baseline among ``rows``, with its score on each benchmark."""
     known = {(row.model, *benchmark_key(row)): row for row in rows}
     lines: list[Line] = []
     keys = [benchmark.key for benchmark in benchmarks]

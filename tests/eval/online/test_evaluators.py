@@ -42,7 +42,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 class Network(nn.Module):
-    """What the training loop observes: something with a backbone."""
+    """A network as the training loop observes it: something with a backbone."""
 
     def __init__(self, depth: int = 2) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def measured(folder: Path) -> tuple[int, int, int, int]:
 
 
 def test_peak_is_under_the_bound(tmp_path: Path) -> None:
-    """In a process of its own: what other tests left in this one's heap is not this one's to count."""
+    """The measurement has a process of its own, whose heap holds nothing of other tests."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         bounded, bound, free, kept = pool.apply(measured, (tmp_path,))
     assert bounded < bound < kept

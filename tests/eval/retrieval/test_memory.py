@@ -1,4 +1,4 @@
-"""Which patches are remembered, with which labels."""
+"""Patches in memory, and their labels."""
 
 from __future__ import annotations
 

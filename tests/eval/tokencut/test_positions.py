@@ -190,7 +190,7 @@ def test_rasa_leaves_a_linear_probe_nothing_to_read() -> None:
 
 
 def test_a_token_that_is_the_same_in_every_image_becomes_zero() -> None:
-    """To the bit, so that it is joined to nothing and not to what rounding left of it."""
+    """It is zero to the bit, so that it is joined to nothing and not to a remainder of rounding."""
     rng = np.random.default_rng(1)
     features = rng.standard_normal((7, 20, 6)).astype(np.float32)
     features[:, 3] = features[0, 3] / 3

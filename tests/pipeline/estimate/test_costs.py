@@ -1,4 +1,4 @@
-"""What a study takes: operations and disk by published counts, and by those of the images that are there."""
+"""Costs of a study: operations and disk by published counts, and by those of the available images."""
 
 import json
 import os

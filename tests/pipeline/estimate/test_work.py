@@ -1,4 +1,4 @@
-"""What evaluations do, reckoned: every kind of stage of a study of all of them, and networks that are not ours."""
+"""Estimated work of evaluations: every kind of stage of a study of all of them, and networks that are not ours."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from visualize.gallery import GalleryModel
 
 
 class Store:
-    """As much of a feature store as the choice reads."""
+    """The part of a feature store that the choice reads."""
 
     ids, blocks = ("a",), (1, 2, 3)
 

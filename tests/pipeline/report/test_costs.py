@@ -1,4 +1,4 @@
-"""What a study cost, from logs written by hand: closed forms."""
+"""Costs of a study, from logs written by hand: closed forms."""
 
 from __future__ import annotations
 

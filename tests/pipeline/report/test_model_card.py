@@ -19,7 +19,7 @@ from dinoskip.results.rows import EvalResult, write_rows
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """What a pretraining run leaves, and a study's rows of it and of another network."""
+    """A pretraining run's outputs, and a study's rows of it and of another network."""
     config = VitConfig(name="vit_mini_patch16", depth=2, img_size=32, skip=False)
     torch.manual_seed(0)
     state = from_config(config).state_dict()

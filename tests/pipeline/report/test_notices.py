@@ -1,4 +1,4 @@
-"""What the report says was not run, or went wrong."""
+"""The report's notices on what was not run, or went wrong."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the report stage takes from a study: which variants play which part, which epochs, what is missing."""
+"""The report stage's choices in a study: the roles of variants, their epochs, and what is missing."""
 
 from __future__ import annotations
 

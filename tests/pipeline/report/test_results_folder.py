@@ -1,4 +1,4 @@
-"""What a finished study shows at the top of its folder."""
+"""Files that a finished study puts at the top of its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What probes need: stores of one norm, of norm none for several, or the images themselves and the model."""
+"""Inputs of probes: stores of one norm, of norm none for several, or the images themselves and the model."""
 
 from __future__ import annotations
 

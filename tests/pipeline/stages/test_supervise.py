@@ -92,7 +92,7 @@ def test_an_accuracy_has_records_of_images_and_is_compared_by_them(
 def test_a_finished_training_without_records_is_measured_and_not_repeated(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As one of a version that wrote none: the page says unpaired, and a run measures the checkpoint alone."""
+    """A version that wrote none left it: the page says unpaired, and a run measures the checkpoint alone."""
     runs = shutil.copytree(done.parent / "runs", tmp_path / "runs")
     for part in ("stages", "records"):
         shutil.rmtree(runs / "labelled" / part / "accuracy")

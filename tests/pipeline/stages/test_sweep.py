@@ -121,7 +121,7 @@ def test_a_rate_is_chosen_by_the_best_of_all_blocks(tmp_path: Path) -> None:
 
 
 def test_of_a_sweep_the_rate_alone_is_told_to_the_training(tmp_path: Path) -> None:
-    """So a choice by other images that comes out the same trains nothing again."""
+    """A choice by other images with the same outcome thus trains nothing again."""
     told = []
     for name, lr, value in (("val", 1e-3, 40.0), ("held out", 1e-3, 38.0), ("other", 1e-2, 38.0)):
         result = SweepResult("knn3_top1", 1, lr, "", 12.0, [ShortRun(lr, value, None)])

@@ -60,7 +60,7 @@ def test_what_cannot_work_is_said_before_training(
 
 
 def keys(tmp_path: Path, text: str, *overrides: str) -> dict[str, tuple[object, ...]]:
-    """What decides the key of every pretraining."""
+    """Return what decides the key of every pretraining."""
     nodes = build_nodes(*load_study(written(tmp_path, text), overrides))
     return {n.id: (n.plain, n.inputs, n.version) for n in nodes if n.stage == "pretrain"}
 

@@ -1,4 +1,4 @@
-"""What a board ranks together, in which order, with which differences, and what it refuses."""
+"""Ranking of a leaderboard: the rows ranked together, their order and differences, and the refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a folder count: those of a study's current outputs, and every rows.json elsewhere."""
+"""Rows of a folder that count: those of a study's current outputs, and every rows.json elsewhere."""
 
 from __future__ import annotations
 

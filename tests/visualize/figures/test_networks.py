@@ -28,7 +28,7 @@ def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
 
 
 def analysed(**more):
-    """What the analysis of one network of two blocks has."""
+    """Return the analysis of one network of two blocks."""
     rows = [{"block": block, "token_cosine": 0.5 + 0.2 * block, "kappa_weights": 3.0, **more} for block in (1, 2)]
     return {"inside": {"net": {"rows": rows, "histograms": {}}}, "sqnr": {"net": {"site": {"8": 30.0}}}, "cka": []}
 

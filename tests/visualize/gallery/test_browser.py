@@ -49,7 +49,7 @@ def gallery(make_scene, tmp_path, chromium):
 
 
 def maps(layer, block, part=0, rows=range(3), columns=range(2)):
-    """What the canvases say they show; part 0 of PCA is the first column of a sheet."""
+    """Return what the canvases should say they show; part 0 of PCA is the first column of a sheet."""
     return [f"{layer}-m{column}-i{row:03d}.png {part} {block - 1}" for row in rows for column in columns]
 
 

@@ -1,4 +1,4 @@
-"""Where a network is dead and where cuts have failed: on either side of every threshold."""
+"""Dead networks and failed cuts, on either side of every threshold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_cuts_have_failed_where_more_than_half_are_degenerate(degenerate: float,
 
 @pytest.mark.parametrize(("before", "dead"), [(0.3, True), (0.28, True), (0.26, True), (0.1, False)])
 def test_a_gain_of_a_few_images_brings_no_dead_network_to_life(before: float, dead: bool) -> None:
-    """Of 100 images four more are hit: the gain's interval holds 0."""
+    """Four more of 100 images are hit: the gain's interval holds 0."""
     gone = {"degenerate": 1.0, "complete": 1.0, "token_cosine": 0.999}
     rows = [corloc("o", 0.3, **gone), corloc("o", before, epoch=0, **gone)]
     [line] = answered(SKIPPED, ("o", INITIALISED, "soap", rows))[0].lines

@@ -1,4 +1,4 @@
-"""Which published tables a report may be compared with."""
+"""Published tables that a report may be compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says of lines that are not decided, of one training each, and of few seeds."""
+"""The page's words on lines that are not decided, of one training each, and of few seeds."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from visualize.gallery.scores import best_iou
 
 
 def cuts_of(cell: Cell) -> dict[int, Discovery]:
-    """What TokenCut found in a cell's image, by block."""
+    """Return TokenCut's results for a cell's image, by block."""
     cuts = cell.model.discoveries.items()
     return {block: cuts[cell.image.id] for block, cuts in cuts if cell.image.id in cuts}
 

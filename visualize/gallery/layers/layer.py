@@ -1,4 +1,4 @@
-"""What a layer of the gallery is: its button, what it draws from, how it draws, its scores and its caption.
+"""A layer of the gallery: its button, its inputs, its drawing, its scores and its caption.
 
 A layer draws one image by one model at a time. All blocks go into one PNG: a row a block and a column a part (a PCA
 basis, an attention head), each map at token resolution and without gaps; gallery.js cuts it up. So moving through
@@ -31,7 +31,7 @@ Source = Literal["store", "predictions", "discoveries", "attention", "maps", "su
 
 @dataclass(frozen=True)
 class Cell:
-    """What is drawn: one image (number ``row`` of the page) by one model (number ``column``)."""
+    """One image (number ``row`` of the page) to be drawn by one model (number ``column``)."""
 
     model: GalleryModel
     image: GalleryImage
@@ -119,7 +119,7 @@ VEILED = np.concatenate([np.array([rasters.VEIL_COLOUR], np.uint8), voc_palette(
 
 
 def of_task(source: Source, key: str, cell: Cell) -> dict[int, Any]:
-    """What a task left of a cell's image, by block: an entry of the model's ``maps``, ``surfaces`` or ``strips``."""
+    """Return a task's outputs for a cell's image by block, from the model's ``maps``, ``surfaces`` or ``strips``."""
     by_block: Mapping[int, Mapping[str, Any]] = getattr(cell.model, source).get(key, {})
     return {block: of_images[cell.image.id] for block, of_images in by_block.items() if cell.image.id in of_images}
 
@@ -152,6 +152,6 @@ def surfaces(
 
 
 def strips(key: str, cell: Cell, opacity: int) -> Drawn:
-    """What was found and what is true, in VOC's colours of this opacity; 0 is nothing."""
+    """Return the predicted and the true map to be drawn in VOC's colours of this opacity; 0 is transparent."""
     encode = partial(rasters.palette_png, palette=voc_palette(), opacity=(0, *[opacity] * 255))
     return Drawn(of_task("strips", key, cell), encode, {"parts": [0, 1]})

@@ -1,4 +1,4 @@
-"""What the linear probe of each block says of every pixel."""
+"""Predictions of each block's linear probe for every pixel."""
 
 from __future__ import annotations
 
