@@ -36,7 +36,7 @@ from dinoskip.runtime.console import log
 T = TypeVar("T")
 GROUPS = (
     "tasks", "objectives", "added_losses", "data_kinds", "labels", "initialisations", "optimizers", "layers",
-    "commands", "papers",
+    "stages", "commands", "papers",
 )  # fmt: skip
 """Kinds of part; the entry-point group of each is ``dinoskip.`` and its name."""
 FILES = "DINOSKIP_PLUGINS"
@@ -164,7 +164,7 @@ def _problem(group: str, name: str, part: Any, kind: type) -> str | None:
     elif not isinstance(part, kind):
         return f"it is no {kind.__name__}"
     else:  # a layer's name is what its button says
-        own = getattr(part, "name", name) if group in {"tasks", "labels"} else name
+        own = getattr(part, "name", name) if group in {"tasks", "labels", "stages"} else name
     return None if own == name else f"it calls itself {own!r}"
 
 

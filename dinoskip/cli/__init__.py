@@ -43,7 +43,7 @@ GROUPS = {
     "begin": ("start", "look", "datasets"),
     "studies": ("studies", "logs", "rehearse", "settings", "clusters"),
     "train one network": ("training",),
-    "frozen networks": ("backbones", "figure", "cuts", "analysis", "models"),
+    "frozen networks": ("backbones", "figure", "cuts", "models"),
     "results": ("results", "reproduce"),
     "this machine": ("machine",),
 }

@@ -6,7 +6,7 @@ Nothing here imports torch: the stages with a command of their own are read by `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from dinoskip.data.listing import FilesAsRead
 from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.errors import DataError
 from dinoskip.pipeline.graph import Node, NodeSettings
+from dinoskip.plugins import LAST, content_of_part
 from dinoskip.results.rows import UNKNOWN_EPOCH
 from dinoskip.settings.config import Config
 from dinoskip.settings.keys import every_setting, settings_for_key
@@ -63,6 +64,47 @@ class Command:
 
 
 @dataclass(frozen=True)
+class ShownOf:
+    """Of what a stage shows something in the report.
+
+    ``outputs`` are its outputs by node; ``variants`` the study's variants by the words that the page has for them, in
+    its order; ``figures`` is a folder for files of figures.
+    """
+
+    outputs: Mapping[str, Path]
+    variants: Mapping[str, str]
+    figures: Path
+
+    def last_epochs(self, networks: Collection[str]) -> dict[str, str]:
+        """``{words: its name among networks}``, in the study's order: ``VARIANT epN`` of the last epoch.
+
+        Networks that are not trained go by the variant's own name.
+        """
+        return last_epochs(self.variants, networks)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the report shows of a stage: figures, tables, and numbers of networks for papers' tables, by variant."""
+
+    figures: Sequence[Any] = ()
+    tables: Sequence[Any] = ()
+    tokens: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def last_epochs(variants: Mapping[str, str], networks: Collection[str]) -> dict[str, str]:
+    """:meth:`ShownOf.last_epochs` of the study's variants by their words."""
+    names: dict[str, str] = {}
+    for words, variant in variants.items():
+        epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
+        if epochs:
+            names[words] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
+        elif variant in networks:
+            names[words] = variant
+    return names
+
+
+@dataclass(frozen=True)
 class Stage:
     """A kind of node: what it reads of a study, the nodes that it adds, and how one runs.
 
@@ -76,6 +118,7 @@ class Stage:
     Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone all others. ``tells``
     reads from an output all that stages of which it is an input take from it, where that is less than its files: an
     output that tells the same as the one before it has that one's hash for them, and does not make them run again.
+    ``shows`` gives what the report shows of its outputs. ``order`` is the place of a plug-in's among those of plug-ins.
     """
 
     name: str
@@ -95,6 +138,8 @@ class Stage:
     together: bool = False
     tells: Callable[[Path], object] | None = None
     command: Command | None = None
+    shows: Callable[[ShownOf], Shown] | None = None
+    order: int = LAST
 
     @property
     def trains(self) -> bool:
@@ -181,6 +226,9 @@ class StudyNodes:
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
+        content = content_of_part("stages", stage.name)
+        plugin = {} if content is None else {"plugin": content}
+        every = partial(_every_setting, settings, {**data.every, **plugin})
         node = Node(
             node_id,
             stage.name,
@@ -192,8 +240,8 @@ class StudyNodes:
             variant=variant,
             version=stage.version,
             order_only=order_only or {},
-            dataset=data.settings,
-            every=partial(_every_setting, settings, data.every) if isinstance(settings, NodeSettings) else None,
+            dataset={**data.settings, **plugin},
+            every=every if isinstance(settings, NodeSettings) else None,
         )
         if self.nodes.setdefault(node_id, node).plain != node.plain:
             raise ValueError(f"{node_id}: asked for with different settings, which need different names")

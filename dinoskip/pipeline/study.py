@@ -94,7 +94,7 @@ def _use_plugins(source: RawConfig) -> None:
         use_files(file for file in files if isinstance(file, str))
     if new := set(stages.names()) - set(STAGES):
         raise ConfigError(
-            f"{source.place('plugins')}: plugins: the task {min(new)!r} came after dinoskip was imported",
+            f"{source.place('plugins')}: plugins: {min(new)!r} came after dinoskip was imported",
             "call dinoskip.plugins.use_files before anything else is imported",
         )
 

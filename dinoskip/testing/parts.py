@@ -17,6 +17,7 @@ from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError
 from dinoskip.models.build import from_config
 from dinoskip.optim.schedules import Scheduled
+from dinoskip.pipeline.stages import ADDED
 from dinoskip.plugins import Table
 from dinoskip.settings.config import Config, RawConfig, apply_overrides, validate
 from dinoskip.settings.tasks import TASKS, FeatureRequest, StudySetting, TaskMetric
@@ -169,6 +170,18 @@ def _layer(name: str) -> Iterator[str]:
             yield f"metrics: {key} is shown by {unknown[0]}, which is no layer"
 
 
+def _stage(name: str) -> Iterator[str]:
+    stage = ADDED[name]
+    if stage.add_nodes is None:
+        yield "it adds no nodes"
+    if stage.section is None or not stage.place:
+        yield "it has no section at a place of a study"
+    elif stage.required:
+        for key, field in stage.section.model_fields.items():
+            if field.is_required():
+                yield f"every study has its section, whose {key} has no default: give required=False"
+
+
 def _command(name: str) -> Iterator[str]:
     add: Any = Table("commands", {}, FunctionType)[name]
     commands = argparse.ArgumentParser().add_subparsers()
@@ -200,6 +213,7 @@ CHECKS: Mapping[str, Callable[[str], Iterator[str]]] = MappingProxyType(
         "initialisations": _initialisation,
         "optimizers": _optimizer,
         "layers": _layer,
+        "stages": _stage,
         "commands": _command,
         "papers": _paper,
     }

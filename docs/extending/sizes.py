@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
-from dinoskip.io.files import write_json
+from dinoskip.io.files import read_json, write_json
 from dinoskip.pipeline.graph import NodeSettings
-from dinoskip.pipeline.stage import Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import Shown, ShownOf, Stage, StudyNodes, Task
 from dinoskip.settings.config import Config
+from visualize.tables import DataTable
 
 
 class SizesSection(Config):
@@ -36,6 +36,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Write ``sizes.json``: a number for each variant."""
+    from dinoskip.init.build import build_model  # torch, which commands that print text do without
+
     settings: SizesSettings = task.settings
     sizes = {}
     for name, model in settings.models.items():
@@ -46,4 +48,13 @@ def run(task: Task) -> None:
     write_json(task.out / "sizes.json", sizes)
 
 
-STAGE = Stage("sizes", run, add_nodes, SizesSection, place="sizes")
+def shows(of: ShownOf) -> Shown:
+    """A table in the report."""
+    (path,) = of.outputs.values()
+    sizes = read_json(path / "sizes.json")
+    rows = [[words, sizes[name]] for words, name in of.variants.items() if name in sizes]
+    return Shown(tables=[DataTable("Sizes", ["variant", "size"], rows)])
+
+
+STAGE = Stage("sizes", run, add_nodes, SizesSection, place="sizes", shows=shows)
+PARTS = {"stages": {"sizes": STAGE}}

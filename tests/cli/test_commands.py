@@ -194,32 +194,6 @@ def test_convert_a_dino_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["models", "convert", VIT, str(out)]) == 2
 
 
-def test_analyze_along_the_dial(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--model", "vit_mini_patch16", "--depth", "3", "--size", "64", "--count", "2"]
-    assert main(["analyze", "--dial", "1,0.5,0", *small]) == 0
-    shown = capsys.readouterr().out
-    starts, weights = ("default", "paper", "calibrated, mixing"), ("1", "0.5", "1 to 0.5", "0")
-    assert all(f"{start}, {weight}" in shown for start in starts for weight in weights)
-    assert main(["analyze", "--dial", "0.5", "--json", *small]) == 0
-    rows = json.loads(capsys.readouterr().out)["dial"]
-    assert [row["product"] for row in rows] == [0.5**6, pytest.approx(0.9 * 0.8 * 0.7 * 0.6 * 0.5)] * 3
-    for wrong, message in (("a", "is no list of numbers"), ("1.5", "less than or equal to 1")):
-        assert main(["analyze", "--dial", wrong, *small]) == 2
-        assert message in capsys.readouterr().err
-    assert main(["analyze", "--dial", "1", VIT]) == 2
-
-
-def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", "--model", "vit_tiny_patch16", "--depth", "3", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in result["signal"]] == ["skip", "skipless default", "skipless initialised"]
-    assert all(abs(row["kappa_vo"] - 1) < 1e-4 for rows in result["fresh"].values() for row in rows)
-    assert main(["analyze", VIT]) == 0
-    assert "kappa_vo" in capsys.readouterr().out
-    assert main(["analyze", "--model", "vit_tni_patch16"]) == 2
-    assert "did you mean vit_tiny_patch16?" in capsys.readouterr().err
-
-
 def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = [
         "eval",

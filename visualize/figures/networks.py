@@ -132,7 +132,7 @@ def _kappa_reading(models: Mapping[str, Rows]) -> str:
 
 
 def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str] | None = None) -> list[Figure]:
-    """Figures of what ``dinoskip.pipeline.analysis.inspection.inside`` returns: κ, signals by block, SQNR, CKA.
+    """Figures of what is inside networks on photographs: κ, signals by block, SQNR, CKA.
 
     ``variants`` gives the order of colours, of more networks than the result may have.
     """

@@ -240,8 +240,9 @@ class Shrink:
             self.sweep(tree["sweep"])
         self.online(tree.get("online", {}))
         self.measured(tree.setdefault("evaluate", {}))
-        small = {"model": f"vit_mini_patch{self.patch}", "depth": self.blocks, "img_size": self.side, "photos": 1}
-        tree["analyze"] = {**tree.get("analyze", {}), **small}
+        if "analyze" in type(self.study).model_fields:
+            small = {"model": f"vit_mini_patch{self.patch}", "depth": self.blocks, "img_size": self.side, "photos": 1}
+            tree["analyze"] = {**tree.get("analyze", {}), **small}
         gallery = tree.setdefault("gallery", {})
         gallery |= {"first": 2, "size": self.side}
         if "block" in gallery:

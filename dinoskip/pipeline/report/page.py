@@ -8,13 +8,13 @@ import operator
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
-from dinoskip.pipeline.analysis.results import Analysis, Inside
+from dinoskip.pipeline import stages
 from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
 from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, classes_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
@@ -22,7 +22,7 @@ from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasure
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
 from dinoskip.pipeline.report.reproduce import commands, yaml_of
 from dinoskip.pipeline.report.settings import ReportSettings
-from dinoskip.pipeline.stage import Task, without_place
+from dinoskip.pipeline.stage import Shown, ShownOf, Task, last_epochs, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results.records import ImageRecords, read_records
@@ -38,13 +38,7 @@ from visualize.report.content import PrintedTable
 from visualize.report.diagnostics import (
     calibration_table,
     epochs_tables,
-    label_free_tables,
-    mean_ln_kappa,
     outliers_table,
-    quantised_table,
-    signal_table,
-    tokens_table,
-    weights_table,
 )
 from visualize.report.names import NAMES
 from visualize.report.papers import StudyNumbers, printed_tables
@@ -59,19 +53,20 @@ SHEET = "PCA of patch features to RGB, one line per image, colours aligned betwe
 def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
     report = measured(task)
-    analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
     study = yaml_of(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     write_json(task.out / NAMES, {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
+        added = _added(task, Path(scratch))
         page = replace(
             report,
-            figures=_figures(task, report, analysis, Path(scratch)),
-            papers=_papers(task, report, analysis),
+            figures=[*_figures(task, report, Path(scratch)), *(figure for shown in added for figure in shown.figures)],
+            papers=_papers(task, report, added),
             **_pictures(task, block_pictures(task, report)),
             diagnostics=[
-                *_measures(task, analysis),
-                *_tables(task, analysis),
+                *epochs_tables(_logs(task, "metrics.jsonl")),
+                *_tables(task),
+                *(table for shown in added for table in shown.tables),
                 *(cost_tables(task) if task.settings.section.costs else []),
             ],
             environment={**describe(), **_trained_with(task)},
@@ -264,7 +259,17 @@ def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
     return {variant.name: printed(variant.optimizer) for variant in variants if variant.optimizer}
 
 
-def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -> list[Any]:
+def _added(task: Task, out: Path) -> list[Shown]:
+    """What stages show of their own outputs, in order of execution."""
+    added = []
+    for stage in map(stages.load, stages.names()):
+        outputs = {role: path for role, path in task.inputs.items() if role.partition("/")[0] == stage.name}
+        if stage.shows is not None and outputs:
+            added.append(stage.shows(ShownOf(outputs, _in_order(task), out)))
+    return added
+
+
+def _figures(task: Task, report: Report, out: Path) -> list[Any]:
     kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
     drawn = [
         loss_of(task, report.variants, out / "loss"),
@@ -278,19 +283,7 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
     drawn.append(_features_figure(task, out))
     order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
-    if analysis:
-        trained = {name: analysis.trained[key] for name, key in _last_epochs(task, analysis.trained).items()}
-        weights = {"at initialisation": analysis.fresh, "trained": trained}
-        caption = "Weights by block, at initialisation and trained"
-        drawn.append(figures.signal_figure(analysis.signal, out / "signal"))
-        drawn.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
     drawn.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
-    if analysis:
-        drawn += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
-        spectra = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
-        drawn.append(
-            figures.spectrum_figure({name: curve for name, curve in spectra.items() if curve}, out / "spectrum", order)
-        )
     return [figure for figure in drawn if figure is not None]
 
 
@@ -317,18 +310,7 @@ def _features_figure(task: Task, out: Path) -> figures.Figure | None:
 
 
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
-    """``{words: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
-
-    Networks that are not trained go by the variant's own name.
-    """
-    names: dict[str, str] = {}
-    for words, variant in _in_order(task).items():
-        epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
-        if epochs:
-            names[words] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
-        elif variant in networks:
-            names[words] = variant
-    return names
+    return last_epochs(_in_order(task), networks)
 
 
 def _in_order(task: Task) -> dict[str, str]:
@@ -348,22 +330,6 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
     return roughness["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
 
-def _inside(task: Task, photographs: Inside) -> Inside:
-    """What was found inside networks, by variant."""
-    names = _last_epochs(task, photographs.inside)
-    variants, place = {name: variant for variant, name in names.items()}, list(names).index
-    pairs = [
-        replace(pair, left=variants[pair.left], right=variants[pair.right])
-        for pair in photographs.cka
-        if pair.left in variants and pair.right in variants
-    ]
-    return Inside(
-        {variant: photographs.inside[name] for variant, name in names.items()},
-        {variant: photographs.sqnr[name] for variant, name in names.items() if name in photographs.sqnr},
-        sorted(pairs, key=lambda pair: (place(pair.left), place(pair.right))),
-    )
-
-
 def _families(task: Task) -> dict[str, tuple[str, int]]:
     """``{words: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
@@ -379,8 +345,8 @@ def _families(task: Task) -> dict[str, tuple[str, int]]:
     return families
 
 
-def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
-    """Learning rates tried, what calibration changed, what is inside networks, each variant's first weights."""
+def _tables(task: Task) -> list[Any]:
+    """Learning rates tried, patches of outlying norm, what calibration changed."""
     tables = []
     swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
     if swept:
@@ -401,32 +367,15 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         if role.startswith("calibrate/"):
             words = task.settings.words_of(role.partition("/")[2])
             tables.append(calibration_table(words, read_json(path / "calibration.json")))
-    if analysis:
-        tables += [quantised_table(analysis.quantised)] if analysis.quantised else []
-        tables += label_free_tables(analysis.label_free or {})
-        tables.append(signal_table(analysis.signal))
-        tables += [weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis.fresh.items()]
     return tables
 
 
-def _measures(task: Task, analysis: Analysis | None) -> list[Any]:
-    """Epochs to an accuracy, ln κ of the tokens."""
-    tokens = _tokens(task, analysis)
-    tables = epochs_tables(_logs(task, "metrics.jsonl"))
-    return [*tables, tokens_table(tokens)] if tokens else tables
-
-
-def _tokens(task: Task, analysis: Analysis | None) -> dict[str, dict[str, float]]:
-    """Mean ln κ of the tokens inside each variant's network."""
-    inside = _inside(task, analysis.photographs).inside if analysis else {}
-    return {name: mean_ln_kappa(net["rows"]) for name, net in inside.items()}
-
-
-def _papers(task: Task, report: Report, analysis: Analysis | None) -> list[PrintedTable]:
+def _papers(task: Task, report: Report, added: Sequence[Shown]) -> list[PrintedTable]:
     """The published tables that the report asks for, with the study's numbers in them."""
     asked = task.settings.section.compare
     labels = {task.settings.words_of(variant.name): label_of(variant) for variant in task.settings.variants}
-    return printed_tables(asked, StudyNumbers(report, labels, _tokens(task, analysis))) if asked else []
+    tokens = {name: numbers for shown in added for name, numbers in shown.tokens.items()}
+    return printed_tables(asked, StudyNumbers(report, labels, tokens)) if asked else []
 
 
 def _pictures(task: Task, of_tasks: Sequence[Preview]) -> dict[str, Any]:

@@ -1,20 +1,25 @@
-"""The stages, in order of execution: modules of this package with their ``STAGE``, and one for each evaluation task."""
+"""The stages, in order of execution: modules of this package with their ``STAGE``, one for each evaluation task, and
+those of plug-ins."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.tasks import stage_of
+from dinoskip.plugins import Table
 from dinoskip.settings.tasks import TASKS
 
 BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
-AFTER = ("analyze", "gallery", "report")
+AFTER = ("gallery", "report")
+ADDED: Mapping[str, Stage] = Table("stages", {}, Stage)
+"""Stages of plug-ins, which come after the tasks."""
 
 
 def names() -> tuple[str, ...]:
     """Names of all stages, in order of execution."""
-    return (*BEFORE, *TASKS, *AFTER)
+    return (*BEFORE, *TASKS, *ADDED, *AFTER)
 
 
 def commands() -> tuple[str, ...]:
@@ -26,6 +31,8 @@ def load(name: str) -> Stage:
     """The stage of a name."""
     if name in TASKS:
         return stage_of(name)
+    if name in ADDED:
+        return ADDED[name]
     stage: Stage = importlib.import_module(f"{__name__}.{name}").STAGE
     return stage
 

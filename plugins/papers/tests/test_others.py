@@ -13,7 +13,7 @@ from dinoskip_papers.cells import OurNumber, OwnDifferences
 from dinoskip_papers.labelled import beside
 from dinoskip_papers.layout import ComparedTable
 from dinoskip_papers.others import OTHERS, reference_of
-from visualize.report.diagnostics import epochs_tables, mean_ln_kappa
+from visualize.report.diagnostics import epochs_tables
 
 
 def test_every_line_has_a_number_a_column() -> None:
@@ -99,8 +99,3 @@ def test_epochs_to_the_first_runs_accuracy() -> None:
         ["slow", 3, "never", "–"],
     ]  # fmt: skip
     assert epochs_tables({"default": curve(1), "dino": [{"epoch": 1, "loss": 1.0}]}) == []
-
-
-def test_blocks_without_a_number_are_left_out() -> None:
-    rows = [{"ln_kappa_tokens": 2.0, "ln_kappa_out": None}, {"ln_kappa_tokens": 4.0, "ln_kappa_out": 1.0}]
-    assert mean_ln_kappa(rows) == {"in": 3.0, "out": 1.0}

@@ -14,7 +14,6 @@ from dinoskip.data import CocoStuffConfig, ScenesConfig, VocConfig
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.io.files import write_json
 from dinoskip.optim.config import AdamWConfig, SoapConfig
-from dinoskip.pipeline.analysis.results import CkaPair, Inside
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.report import page as report_page
@@ -82,20 +81,6 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
         WORDS("deep"): "deep ep10",
         WORDS("given"): "given",
     }
-    inside = Inside(
-        {name: {"rows": name} for name in found},
-        {"deep ep10": {}},
-        [CkaPair(a, b, []) for a in ("deep ep10", "deep ep9") for b in ("deep ep10", "skip ep3")],
-    )
-    kept = report_page._inside(task(tmp_path), inside)
-    assert {name: one["rows"] for name, one in kept.inside.items()} == {
-        WORDS("skip"): "skip ep3", WORDS("deep"): "deep ep10", "given": "given",
-    }  # fmt: skip
-    assert kept.sqnr == {WORDS("deep"): {}}
-    assert [(pair.left, pair.right) for pair in kept.cka] == [
-        (WORDS("deep"), WORDS("skip")),
-        (WORDS("deep"), WORDS("deep")),
-    ]
 
 
 def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -> None:
@@ -148,7 +133,7 @@ def test_learning_rates_that_were_tried_are_a_table(tmp_path: Path) -> None:
         tmp_path / "sweep.json",
         {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "unresolved": "", "trivial": 11.7, "rates": rates},
     )
-    (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}), None)
+    (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}))
     assert table.columns[2] == "knn10_top1 after 1 epochs"
     skip = WORDS("skip")
     assert table.rows == [[skip, 1e-3, 20.0, 5.0, True], [skip, 1e-2, None, None, False]]
@@ -223,7 +208,9 @@ def test_every_figure_that_there_is_is_drawn_by_a_page() -> None:
     """A figure that no page draws is lost without a word: the skips' weight was, for a day."""
     root = Path(__file__).parents[3]
     code = "".join(
-        path.read_text() for folder in ("dinoskip", "visualize", "eval") for path in (root / folder).rglob("*.py")
+        path.read_text()
+        for folder in ("dinoskip", "visualize", "eval", "plugins")
+        for path in (root / folder).rglob("*.py")
     )
     named = [name for name in figures.__all__ if name.endswith("_figure")]
     assert named

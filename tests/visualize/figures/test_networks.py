@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from visualize.figures import network_figures, signal_figure, weights_figure
-from visualize.report.diagnostics import signal_table
 
 
-def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
+def test_signal_and_weights_rows_become_panels(tmp_path):
     rows = [
         {
             "name": name,
@@ -16,9 +15,6 @@ def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
         }
         for name in ("skip", "skipless default")
     ]
-    table = signal_table(rows)
-    assert len(table.columns) == len(table.rows[0]) == 9
-    assert table.rows[0][-1] == 1e-9
     assert "query gradient: skip from 1 to 1e-09" in signal_figure(rows, tmp_path / "s.svg").alt
     weights = [
         {"block": 1, "kappa_vo": 1.0, "logit_diagonal": 18.4},

@@ -24,11 +24,11 @@ from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions
-from dinoskip.pipeline.analysis.results import CkaPair, Inside, QuantisedScore
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.runtime.console import Progress, log, table
 from dinoskip.runtime.distributed import World
 from dinoskip.settings.config import RawConfig, validate
+from dinoskip_diagnostics.results import CkaPair, Inside, QuantisedScore
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 from visualize.figures import network_figures

@@ -22,14 +22,14 @@ from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.attention_sites import is_plain_attention
 from dinoskip.models.traced import native_size
-from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
-from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
-from dinoskip.pipeline.analysis.results import Analysis, QuantisedScore
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.inputs import dataset_of, open_split
 from dinoskip.runtime.console import log, table
 from dinoskip.runtime.distributed import choose_device
 from dinoskip.training.calibration import centre_crops, spread
+from dinoskip_diagnostics.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
+from dinoskip_diagnostics.inspection import CALIBRATION, inputs_of, inside, quantised_scores
+from dinoskip_diagnostics.results import Analysis, QuantisedScore
 from eval.online import OnlineKnn
 
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 
 from dinoskip.init.config import ModelConfig
 from dinoskip.io.files import write_json
-from dinoskip.pipeline.analysis.config import AnalyzeSection
-from dinoskip.pipeline.analysis.results import RESULT
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import (
     DataInputs,
     Problem,
+    Shown,
+    ShownOf,
     Stage,
     StudyNodes,
     Task,
@@ -27,6 +27,8 @@ from dinoskip.pipeline.stage import (
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, start_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip_diagnostics.config import AnalyzeSection
+from dinoskip_diagnostics.results import RESULT
 
 _START = " start"  # of roles: weights with which a variant begins
 
@@ -76,7 +78,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Measure fresh and trained networks, and write ``analysis.json``."""
-    from dinoskip.pipeline.analysis.tables import analysis, quantised, without_labels  # torch
+    from dinoskip_diagnostics.tables import analysis, quantised, without_labels  # torch
 
     specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}
     trained = {role: spec for role, spec in specs.items() if not role.endswith(_START)}
@@ -91,4 +93,11 @@ def run(task: Task) -> None:
     write_json(task.out / RESULT, result.plain())
 
 
-STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", check=check, version=6)
+def shows(of: ShownOf) -> Shown:
+    """Figures and tables of the analysis in the report."""
+    from dinoskip_diagnostics.page import shown  # matplotlib
+
+    return shown(of)
+
+
+STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", check=check, version=6, shows=shows, order=10)

@@ -10,13 +10,14 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.io.files import write_json
 from dinoskip.io.output import Output, given_folder
-from dinoskip.pipeline.analysis.config import PRECISIONS, AnalyzeSection
 from dinoskip.runtime.console import say
 from dinoskip.settings.config import RawConfig, validate
 from dinoskip.settings.vit_config import SkipWeight
+from dinoskip_diagnostics.config import PRECISIONS, AnalyzeSection
 
 
 def add_commands(commands: Any) -> None:
+    """Add the command."""
     parser = command(commands, "analyze", analyze, "show conditioning and signal propagation of networks")
     parser.add_argument(
         "network", nargs="*", metavar="NETWORK", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
@@ -43,14 +44,18 @@ def add_commands(commands: Any) -> None:
     json_option(parser)
 
 
+add_commands.after = "cuts"  # type: ignore[attr-defined]  # where help lists it
+
+
 def analyze(args: Args) -> int:
+    """Print what is asked for of networks."""
     if args.dial:
         return _along_the_dial(args)
     if args.data:
         return _on_photographs(args)
     if args.out or args.knn or args.probe:
         raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
-    from dinoskip.pipeline.analysis.tables import analysis, as_text  # torch
+    from dinoskip_diagnostics.tables import analysis, as_text  # torch
 
     if args.network:
         result = analysis({}, {spec: spec for spec in args.network}, None, args.seed)
@@ -68,7 +73,7 @@ def analyze(args: Args) -> int:
 def _along_the_dial(args: Args) -> int:
     """``dinoskip analyze --dial``: signal propagation at every weight of the skips, constant and falling with depth."""
     from dinoskip.diagnostics import bundled_photos, dial_table  # and all below: heavy
-    from dinoskip.pipeline.analysis.tables import signal_text
+    from dinoskip_diagnostics.tables import signal_text
 
     if args.network or args.data or args.out:
         raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
@@ -97,7 +102,7 @@ def _on_photographs(args: Args) -> int:
 
     from dinoskip.diagnostics import bundled_photos
     from dinoskip.models import load_backbone
-    from dinoskip.pipeline.analysis import inspection
+    from dinoskip_diagnostics import inspection
 
     read = [args.data] if args.data != "bundled" else []
     output = Output(given_folder(args.out or ".", read if args.out else ()), "analyze")
@@ -137,7 +142,7 @@ def _on_photographs(args: Args) -> int:
 
 def _precisions(given: str | None) -> tuple[str, ...]:
     """The labels of a comma-separated list."""
-    from dinoskip.diagnostics.quantization import bits_of
+    from dinoskip.diagnostics.quantization import bits_of  # torch
 
     labels = tuple(given.split(",")) if given else PRECISIONS
     try:
