@@ -214,6 +214,7 @@ def export_features(args: Args) -> int:
             batch_size=args.batch,
             workers=args.workers,
             here=here,
+            images={"kind": "folder", "root": str(Path(args.data).resolve())},
         )
     if here.is_main:
         say(args.out)

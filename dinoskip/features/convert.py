@@ -38,6 +38,7 @@ from dinoskip.io.files import (
 )
 from dinoskip.io.output import reserve
 from dinoskip.runtime.console import Progress
+from dinoskip.settings.specs import without_folders
 
 SHARD_BYTES = 2**28
 KIND = "converted features"  # of a manifest's info
@@ -51,8 +52,8 @@ configs:
 ---
 # {name}
 
-Frozen features of {images} images, a row each: blocks {blocks}, facet {facet}, norm {norm}, sha256 of the weights
-`{weights}`. `block{{n}}_tokens` are the patches in raster order on a grid of `height` × `width`.
+Frozen features of {network} on {images} images, a row each: blocks {blocks}, facet {facet}, norm {norm}.
+`block{{n}}_tokens` are the patches in raster order on a grid of `height` × `width`.
 
 ```python
 from datasets import load_dataset
@@ -60,6 +61,8 @@ from datasets import load_dataset
 rows = load_dataset("FOLDER", split="train").with_format("numpy")
 rows[0]["image"], rows[0]["{tokens}"].shape  # (height * width, channels)
 ```
+
+{about}
 """
 
 
@@ -109,6 +112,8 @@ def facets_of(path: str | Path, facet: str | None = None) -> list[FeatureStore]:
 def _description(stores: Sequence[FeatureStore]) -> dict[str, Any]:
     """What the copy is of; ``facet``, ``norm`` and ``dim`` are lists where there are several facets, as in a store."""
     about = {name: value for name, value in stores[0].manifest.items() if name != "facets"}
+    if known := stores[0].provenance:
+        about["provenance"] = known
     if len(stores) > 1:
         about |= {name: [store.manifest[name] for store in stores] for name in ("facet", "norm", "dim")}
     return about
@@ -241,10 +246,34 @@ def _row(stores: Sequence[FeatureStore], index: int) -> dict[str, Any]:
 def _card(stores: Sequence[FeatureStore], name: str) -> str:
     first = stores[0]
     facets, norms = (", ".join(dict.fromkeys(store.manifest[key] for store in stores)) for key in ("facet", "norm"))
+    about = _about(first)
     return _CARD.format(
         name=name, images=len(first.ids), blocks=", ".join(map(str, first.blocks)), facet=facets, norm=norms,
-        weights=first.manifest["weights_hash"], tokens=_column(stores, first, first.blocks[0], "tokens"),
+        network=f"`{about['network']}`" if "network" in about else "a network that the store does not name",
+        tokens=_column(stores, first, first.blocks[0], "tokens"),
+        about="\n".join(f"- {label}: `{value}`" for label, value in about.items()),
     )  # fmt: skip
+
+
+def _about(store: FeatureStore) -> dict[str, str]:
+    """What a card lists of the features' origin; folders of the machine that made them are left out of it."""
+    known, manifest = store.provenance, store.manifest
+    network, images = (known.get(name, {}) for name in ("network", "images"))
+    listed: dict[str, Any] = {
+        "network": without_folders(str(network["spec"])) if "spec" in network else None,
+        "sha256 of its file": network.get("file_sha256"),
+        "sha256 of its tensors": manifest["weights_hash"],
+        "precision": network.get("precision"),
+        "images": " ".join(str(images[name]) for name in ("kind", "split") if name in images) or None,
+        "sha256 over the images": images.get("fingerprint"),
+        "size": store.transform.label,
+        "mean / deviation": store.normalisation,
+        "positions": store.positions,
+        "dinoskip": known.get("version"),
+        "kernels": known.get("kernels"),
+        "date": known.get("date"),
+    }
+    return {label: str(value) for label, value in listed.items() if value}
 
 
 SAVE: Mapping[str, Callable[[Sequence[FeatureStore], Path], None]] = MappingProxyType(

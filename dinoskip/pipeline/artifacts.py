@@ -35,6 +35,7 @@ VOLATILE = (
     "changes.jsonl",
     "nonfinite.jsonl",
     "bad_images.json",
+    "provenance.json",
     CHANGED_DATA,
     TIMING,
     RELEASED,

@@ -20,12 +20,15 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from dinoskip import __version__
 from dinoskip.data.ahead import ViewsAhead
+from dinoskip.data.augment import MEAN, STD
 from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.io.files import read_json, write_json
 from dinoskip.optim.build import build_optimizer
+from dinoskip.results.rows import normalisation_of
 from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
@@ -119,7 +122,7 @@ def train(
                 note(0, "first weights", PREPARING * config.rank_patience)
                 begin_with(training.objective, training.start)
             note(0, "sharing the networks among ranks", config.rank_patience)
-            return _Loop(job, training, here, run, signals, observer, note).run()
+            return _Loop(job, training, here, run, signals, observer, note, str(found.get("fingerprint", ""))).run()
 
 
 class _Loop:
@@ -132,7 +135,9 @@ class _Loop:
         signals: StopSignals,
         observer: Observer | None,
         note: ProgressCallback,
+        images: str,
     ) -> None:
+        self.images = images  # their fingerprint, for what is written of the weights
         self._tell, self.first = note, 1  # the first step of this session
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
@@ -339,6 +344,7 @@ class _Loop:
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
+            "images": self.images, "normalisation": normalisation_of(MEAN, STD), "version": __version__,
         }  # fmt: skip
         model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks

@@ -10,6 +10,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.features import FeatureStore
+from dinoskip.io.files import read_manifest
 from visualize.gallery.layers import LAYERS
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
@@ -35,6 +36,14 @@ def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     rows = results(capsys, *command, "evaluate.probe.size=64", "evaluate.probe.epochs=1", "evaluate.multiscale=[1,2]")
     assert {row["block"] for row in rows if row["metric"] == "mIoU"} >= {"1", "2", "1+2"}
     assert all(0 <= float(str(row["value"])) <= 100 for row in rows if row["value"] is not None)
+    models = [row for row in rows if not str(row["model"]).startswith("baseline")]
+    assert {row["network"] for row in models} == {VIT}
+    store = next((tmp_path / "out" / "stages" / "features").rglob("store"))
+    assert FeatureStore.open(store).provenance["network"]["spec"] == VIT
+    stage = read_manifest(store.parent)
+    assert set(stage.info["made"]) == {"date", "version", "kernels"}
+    assert stage.info["record"]["external"]["voc: images of train"][:16] not in {"", str(models[0]["images"])}
+    assert {str(row["images"]).split()[0] for row in rows} == {"voc"}
 
 
 def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +216,21 @@ def test_analyze_along_the_dial(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["analyze", "--dial", wrong, *small]) == 2
         assert message in capsys.readouterr().err
     assert main(["analyze", "--dial", "1", VIT]) == 2
+
+
+def test_analyze_through_the_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--data", "bundled", "--count", "1", "--size", "32", "--model", "vit_mini_patch16", "--depth", "2"]
+    assert main(["analyze", *small, "--jacobian", "--out", str(tmp_path / "out"), "-q"]) == 0
+    found = json.loads((tmp_path / "out" / "inside.json").read_text())["jacobian"]
+    assert set(found) == {"skip", "skipless default", "skipless initialised"}
+    for network in found.values():
+        assert [row["block"] for row in network["rows"]] == [1, 2]
+        assert all(row["exact"] and row["kappa"] >= row["kappa_seen"] >= 1 for row in network["rows"])
+        assert network["kappa"] >= 1
+    assert (tmp_path / "out" / "jacobian.svg").stat().st_size > 1000
+    assert "kappa_seen" in capsys.readouterr().out
+    assert main(["analyze", "--jacobian"]) == 2
+    assert "go with --data" in capsys.readouterr().err
 
 
 def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

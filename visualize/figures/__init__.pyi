@@ -1,5 +1,6 @@
 from .curves import curves_figure as curves_figure
 from .drawing import Figure as Figure
+from .networks import jacobian_figure as jacobian_figure
 from .networks import network_figures as network_figures
 from .networks import signal_figure as signal_figure
 from .networks import spectrum_figure as spectrum_figure
