@@ -56,11 +56,6 @@ class TrainConfig(Config):
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")
     compile: Literal["auto"] | bool = Field("auto", description="torch.compile; auto: on a GPU")
 
-    def refused_for_timm(self, model: ModelConfig) -> dict[str, str]:
-        """Settings, by their name, that go with networks of ours alone."""
-        looked = self.diagnose_every and model.timm_name is not None
-        return {"diagnose_every": f"looks into ViTs of ours, not into {model.name}: leave it out"} if looked else {}
-
     @model_validator(mode="after")
     def _epochs_fit(self) -> TrainConfig:
         if self.warmup_epochs >= self.epochs and self.warmup_epochs > 0:

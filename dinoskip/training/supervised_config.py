@@ -28,7 +28,7 @@ class SupervisedConfig(TrainConfig):
     def problems(self, model: ModelConfig) -> dict[str, str]:
         """What does not go together with a model, by the setting's name."""
         size = model.refused_size(self.augment.size)
-        return ({} if size is None else {"augment.size": size}) | self.refused_for_timm(model)
+        return {} if size is None else {"augment.size": size}
 
 
 MODEL_DEFAULTS = {"drop_path": 0.0}

@@ -18,8 +18,8 @@ from dinoskip.training import PretrainJob, pretrain
 from tests.helpers.launch import run_ranks
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
-KAPPAS = {"kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
-KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis"} | KAPPAS
+KAPPAS = {"kappa_sa", "kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
+KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis", "negentropy"} | KAPPAS
 GRADIENTS = {f"grad_{part}" for part in ("query", "key", "value", "output", "fc1", "fc2")}
 
 

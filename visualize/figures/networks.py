@@ -125,8 +125,8 @@ _SPECTRUM_READING = (
 )
 _DEPTH_READING = (
     "A κ(J) that grows towards the first blocks means that a step of gradient descent on them changes the output in "
-    "few directions: eq. 9 multiplies a factor for every block above, which skips (eq. 8) keep near the identity. Networks "
-    "too wide for all singular values have κ(J) as a lower bound, comparable between networks of one width alone."
+    "few directions: eq. 9 multiplies a factor for every block above, which skips (eq. 8) keep near the identity. "
+    "Networks too wide for all singular values have κ(J) as a lower bound, comparable between networks of one width."
 )
 _SIGNALS_READING = (
     "At a token cosine near 1 the tokens of an image are equal. The dense features of such a block hold no "

@@ -284,7 +284,9 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         caption = "Weights by block, at initialisation and trained"
         drawn.append(figures.signal_figure(analysis.signal, out / "signal"))
         drawn.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
-    drawn.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+    inside = _logs(task, "diagnostics.jsonl")
+    drawn.append(figures.training_figure(inside, out / "inside-training"))
+    drawn.append(figures.histograms_figure(inside, out / "histograms-training"))
     if analysis:
         drawn += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
         spectra = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
