@@ -279,7 +279,8 @@ class StoreWriter:
         manifest: two exports of the same features have the same manifest.
         """
         write_text(self.store / DESCRIPTION, canonical_json(manifest) + "\n")
-        write_manifest(self.store, {"kind": "features", "key": manifest["key"]}, hashes=hashes)
+        # left out: it may be there already, where an earlier attempt was killed before the store was renamed
+        write_manifest(self.store, {"kind": "features", "key": manifest["key"]}, left_out=[PROVENANCE], hashes=hashes)
         write_json(self.store / PROVENANCE, {**provenance, **made()})
         publish_directory(self.store, out)
         discard(self.work)

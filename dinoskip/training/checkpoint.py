@@ -35,7 +35,6 @@ from dinoskip.models.export import check_fit, save_weights
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.runtime.console import log
 from dinoskip.runtime.distributed import local, read_together, whole
-from dinoskip.runtime.provenance import made
 from dinoskip.settings.specs import CHECKPOINTS, list_checkpoints
 from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.objective import Objective
@@ -220,7 +219,7 @@ def save(
         with translate_write_errors(final):
             temporary.mkdir(parents=True)
             _write(temporary, content, model, info, run)
-            write_manifest(temporary, {"step": step, "made": made()})  # not in the weights: equal runs, equal files
+            write_manifest(temporary, {"step": step})
             publish_directory(temporary, final)
     except DiskFull as error:
         remove(temporary, quiet=True)  # before its space is counted
