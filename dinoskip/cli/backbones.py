@@ -58,9 +58,9 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("out", metavar="FOLDER", help="a new folder")
     parser.add_argument(
         "--to",
-        choices=("huggingface", "safetensors", "hdf5"),
+        choices=("huggingface", "safetensors", "hdf5", "faiss"),
         default="huggingface",
-        help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
+        help="a data set of Parquet files, a file a block, one file, or indexes to search (default: huggingface)",
     )
     parser.add_argument("--facet", default=None, help="one facet of a store with several (default: all)")
     _add_eval(commands)

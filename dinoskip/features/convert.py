@@ -1,4 +1,4 @@
-"""A feature store for other programs: a data set folder of Hugging Face, safetensors files, or one file of HDF5.
+"""A feature store for other programs: a folder for Hugging Face, safetensors, one file of HDF5, or indexes of FAISS.
 
 ``datasets.load_dataset(FOLDER)`` opens the first, and so does a hub: ``data/train-00000-of-00001.parquet``, ... have a
 row an image with ``image`` (its id), ``height`` and ``width`` (of the patches' grid), for each block n
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.features.store import FeatureStore, cls_name, tokens_name
+from dinoskip.features.store import FeatureStore, as_float, cls_name, tokens_name
 from dinoskip.io.files import (
     canonical_json,
     list_files,
@@ -33,6 +33,7 @@ from dinoskip.io.files import (
     read_manifest,
     save_tensors,
     verify_manifest,
+    write_json,
     write_manifest,
     write_text,
 )
@@ -202,6 +203,42 @@ def _write_hdf5(h5py: Any, stores: Sequence[FeatureStore], path: Path) -> None:
                     opened.create_dataset(name, data=bits.numpy())
 
 
+def save_faiss(stores: Sequence[FeatureStore], out: Path) -> None:
+    """Write an index of FAISS a block, of patches and of class tokens, and ``rows.json``, which image a row is of.
+
+    ``tokens_block{b}.faiss`` and ``cls_block{b}.faiss`` are exact (``IndexFlatIP``) over unit vectors, so that inner
+    products are cosines; a zero vector stays one. ``rows.json`` has the description and, of the patches, ``offsets``:
+    image i has rows ``offsets[i]`` to ``offsets[i + 1]``, in raster order; of class tokens row i is image i. It takes
+    the memory of one block in float32.
+    """
+    import faiss  # heavy
+
+    _whole(stores[0], out)
+    first = stores[0]
+    counts = [math.prod(first.grid(index)) for index in range(len(first))]
+    about = {**_description(stores), "offsets": np.concatenate([[0], np.cumsum(counts)]).tolist()}
+    with _new_folder(out) as folder, Progress("indexes", len(first.blocks), "blocks") as progress:
+        for block in first.blocks:
+            for store in stores:
+                facet = store.facet if len(stores) > 1 else ""
+                arrays = {cls_name(block, facet): store.cls(block)}
+                if store.manifest["tokens"]:
+                    arrays[tokens_name(block, facet)] = as_float(store.tokens(block)).reshape(-1, store.dim)
+                for name, rows in arrays.items():
+                    if rows is not None:
+                        _write_index(faiss, rows, folder / f"{name}.faiss")
+            progress.advance()
+        write_json(folder / "rows.json", about)
+
+
+def _write_index(faiss: Any, rows: np.ndarray, path: Path) -> None:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(np.ascontiguousarray(rows / np.where(norms == 0, 1, norms), dtype=np.float32))
+    reserve(path, rows.nbytes + 2**10)  # where a write fails, FAISS leaves half a file without a word of the disk
+    faiss.write_index(index, str(path))
+
+
 def _most_bytes(store: FeatureStore) -> int:
     """What a store's arrays and description take in one file of HDF5, at most."""
     held = sum((store.path / name).stat().st_size for name in list_files(store.path))
@@ -277,6 +314,6 @@ def _about(store: FeatureStore) -> dict[str, str]:
 
 
 SAVE: Mapping[str, Callable[[Sequence[FeatureStore], Path], None]] = MappingProxyType(
-    {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5}
+    {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5, "faiss": save_faiss}
 )
 """What ``dinoskip features convert --to`` writes."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from timm.models.vision_transformer import VisionTransformer
 
-BoardName = Literal["tensorboard", "wandb"]
+BoardName = Literal["tensorboard", "wandb", "mlflow"]
 
 # Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
 # last two change the order of sums, and, unless ranks x accumulate stays the same, which draws drop path gets.

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from dinoskip import __version__
+from dinoskip import __version__, features
 from dinoskip.cli import main
 from dinoskip.data.photographs import photographs_below
 from dinoskip.errors import ConfigError
@@ -54,6 +54,41 @@ def test_rows_have_the_features_of_the_store(store: Path, tmp_path: Path) -> Non
             np.testing.assert_array_equal(np.array(row[f"block{block}_cls"]), opened.cls(block)[index])
     assert "load_dataset" in (tmp_path / "rows" / "README.md").read_text()
     assert main(["features", "convert", str(store), str(tmp_path / "rows"), "-q"]) == 0, "again, in its place"
+
+
+def test_faiss_reads_the_indexes(store: Path, tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    assert main(["features", "convert", str(store), str(tmp_path / "indexes"), "--to", "faiss", "-q"]) == 0
+    opened = features.open(store)
+    rows = json.loads((tmp_path / "indexes" / "rows.json").read_text())
+    assert rows["ids"] == list(opened.ids)
+    assert rows["offsets"] == [0, 4, 8, 12]
+    for block in opened.blocks:
+        tokens = faiss.read_index(str(tmp_path / "indexes" / f"tokens_block{block}.faiss"))
+        expected = as_float(opened.tokens(block)).reshape(-1, opened.dim)
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(tokens.reconstruct_n(0, tokens.ntotal), expected, rtol=1e-6)
+        cosines, nearest = tokens.search(expected[5:6], 1)
+        assert (int(nearest[0, 0]), float(cosines[0, 0])) == (5, pytest.approx(1, abs=1e-5))
+        assert rows["offsets"][1] <= 5 < rows["offsets"][2], "a patch of the second image"
+        cls = faiss.read_index(str(tmp_path / "indexes" / f"cls_block{block}.faiss"))
+        assert (cls.ntotal, cls.d) == (3, 192)
+
+
+def test_faiss_indexes_of_several_facets_and_sizes(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    make_images(tmp_path / "photos", 2)
+    export(
+        load_backbone(SPEC), photographs_below(tmp_path / "photos"), tmp_path / "store", [2], facet=["out", "key"],
+        norm="none", transform=NATIVE, dtype="bfloat16",
+    )  # fmt: skip
+    stores = [features.open(tmp_path / "store", facet=facet) for facet in ("out", "key")]
+    SAVE["faiss"](stores, tmp_path / "indexes")
+    rows = json.loads((tmp_path / "indexes" / "rows.json").read_text())
+    assert rows["facet"] == ["out", "key"]
+    for facet in ("out", "key"):
+        index = faiss.read_index(str(tmp_path / "indexes" / f"tokens_{facet}_block2.faiss"))
+        assert index.ntotal == rows["offsets"][-1]
 
 
 def test_card_and_copies_say_of_what_they_are(store: Path, tmp_path: Path) -> None:
