@@ -1,4 +1,4 @@
-"""Copies of the rows of metrics.jsonl on TensorBoard, Weights & Biases and MLflow. What fails there never touches the run.
+"""Copies of the rows of metrics.jsonl on TensorBoard, W&B and MLflow. What fails there never touches the run.
 
 Files lie in ``RUN/boards/``: ``tensorboard/``, ``wandb/`` and ``mlflow/``. Rank 0 alone writes them.
 """
@@ -97,10 +97,8 @@ class _Mlflow:
         experiment = self._client.get_experiment_by_name(name)
         known = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         begun = self._client.create_run(known, run_name=os.environ.get("MLFLOW_RUN_NAME", run.name)).info.run_id
-        parameters = [
-            self._entities.Param(key, str(value)[:_MLFLOW_LONGEST])
-            for key, value in sorted(flatten(dict(config)).items())
-        ]
+        settings = {key: str(value)[:_MLFLOW_LONGEST] for key, value in flatten(dict(config)).items()}
+        parameters = [self._entities.Param(key, settings[key]) for key in sorted(settings)]
         for at in range(0, len(parameters), _MLFLOW_PARAMETERS):
             self._client.log_batch(begun, params=parameters[at : at + _MLFLOW_PARAMETERS])
         return str(begun)

@@ -92,7 +92,8 @@ class MlflowClient:
         if params:
             note("params", f"{run} {len(params)}")
         if metrics:
-            note("log_batch", f"{run} {sorted({step for _, _, step in metrics})} {sorted(key for key, _, _ in metrics)}")
+            steps = sorted({step for _, _, step in metrics})
+            note("log_batch", f"{run} {steps} {sorted(key for key, _, _ in metrics)}")
     def set_terminated(self, run):
         note("set_terminated", run)
 """
@@ -139,8 +140,8 @@ def test_a_resumed_run_is_the_same_run_of_mlflow(mlflow: Path, tmp_path: Path) -
         boards.close()
     begun, again = mlflow.read_text().split("set_terminated r1\n")[:2]
     assert begun.splitlines() == [
-        "client sqlite", f"create_run dinoskip {tmp_path.name}", "params r1 100", "params r1 51", "update_run r1 RUNNING",
-        "log_batch r1 [1] ['loss']",
+        "client sqlite", f"create_run dinoskip {tmp_path.name}", "params r1 100", "params r1 51",
+        "update_run r1 RUNNING", "log_batch r1 [1] ['loss']",
     ]  # fmt: skip
     assert again.splitlines() == ["client sqlite", "update_run r1 RUNNING", "log_batch r1 [5] ['loss']"]
 
