@@ -27,7 +27,7 @@ NOT_RUN = {
     "python -m tests.conformance.fidelity_page --slow": SUITE,
     "pip install .": "tests/docs/test_tutorial.py installs the wheel",
     "pip install 'dinoskip[tensorboard,wandb,mlflow]'": NETWORK,
-    "dinoskip run study.yaml 'pretrain.boards=[tensorboard, wandb, mlflow]'": f"{NETWORK}; tests/training/test_boards.py",
+    "dinoskip run study.yaml 'pretrain.boards=[tensorboard, wandb, mlflow]'": f"{NETWORK}; test_boards.py",
     "tensorboard --logdir runs/NAME/stages/pretrain": "a server that does not end",
     "hf upload USER/NAME FOLDER": f"{NETWORK} and an account",
     "dinoskip demo --quick": QUICK,
