@@ -23,6 +23,7 @@ from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 QUICK = BlockAnalysisConfig(kappa_images=1, lanczos_steps=0, weight_tokens=0)
 KAPPAS = {"kappa_sa", "kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
 KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis", "negentropy"} | KAPPAS
+LOOSE = {"kappa_attention", "kappa_sa", "negentropy"}
 HISTOGRAMS = {"histogram_1", "histogram_2"}
 GRADIENTS = {f"grad_{part}" for part in ("query", "key", "value", "output", "fc1", "fc2")}
 
@@ -39,7 +40,7 @@ def test_a_run_with_diagnostics_has_the_bits_of_one_without(tmp_path: Path) -> N
         assert all(len(row[key]) == tiny_job().model.depth for key in KEYS | GRADIENTS)
         assert all(0 < value <= 1 for value in row["entropy"] + row["diagonal"])
         assert all(1 <= value < 1e16 for key in KAPPAS for value in row[key])
-        assert all(value > -0.01 for value in row["negentropy"]), "a Gaussian has the largest entropy"
+        assert all(value > -0.2 for value in row["negentropy"]), "0 for a Gaussian; of some 2,000 values near it"
         for key in HISTOGRAMS:  # densities over 96 bins of 16 deviations
             assert sum(row[key]) * 16 / 96 == pytest.approx(1, abs=1e-3)
         assert all(math.isfinite(value) and value > 0 for key in GRADIENTS for value in row[key])
@@ -78,8 +79,9 @@ def test_two_ranks_see_what_one_sees(
     for row, expected in zip(rows, alone, strict=True):
         assert set(row) == set(expected) == KEYS | GRADIENTS | HISTOGRAMS | {"step", "epoch"}
         for key in KEYS | GRADIENTS:
-            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value
-            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key == "kappa_attention" else 1e-3), key
+            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value; a
+            # difference of two entropies, near 0
+            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key in LOOSE else 1e-3), key
 
 
 def test_what_is_seen_is_what_the_analysis_sees(tmp_path: Path) -> None:
