@@ -42,7 +42,7 @@ def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert {FeatureStore.open(store).provenance["network"]["spec"] for store in stores} == {VIT}
     stages = {FeatureStore.open(store).provenance["images"]["split"]: read_manifest(store.parent) for store in stores}
     assert all(set(stage.info["made"]) == {"date", "version", "kernels"} for stage in stages.values())
-    scored = stages["val"].info["record"]["external"]["voc: images of val"]
+    scored = stages["val"].info["record"]["external"]["voc2012: images of val"]
     assert {row["images"] for row in rows} == {f"voc {scored[:16]}"}
 
 
