@@ -20,7 +20,9 @@ def test_boxes_become_small_with_their_images(tmp_path: Path) -> None:
     assert small_copy(tmp_path / "voc", 2012, 32, tmp_path / "small") == len(whole)
     small = coco_json(tmp_path / "small" / "boxes.json", tmp_path / "small", name="boxes")
     for number in range(len(whole)):
-        np.testing.assert_allclose(small.boxes(number), np.asarray(whole.boxes(number)) / 2, atol=0.51)  # read as whole pixels
+        np.testing.assert_allclose(
+            small.boxes(number), np.asarray(whole.boxes(number)) / 2, atol=0.51
+        )  # read as whole pixels
 
 
 def test_a_paired_difference() -> None:

@@ -29,7 +29,7 @@ CUTTING_THE_SKIP = (
         "equations 5, 6, 8, 9",
         "condition of the whole network's Jacobian through the depth",
         ("dinoskip analyze --data bundled --jacobian",),
-        "at one image; above 1,536 outputs κ is a lower bound; eq. 6 is checked on random blocks (check 40)",
+        "at one image; above 512 outputs κ is a lower bound; eq. 6 is checked on random blocks (check 40)",
     ),
 )
 
