@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pycocotools import mask as rle
 
 CATEGORY = 1
 """Objects that are found without classes have this one; compare them with ``params.useCats = 0``."""
@@ -32,8 +33,6 @@ def coco_result(name: str, box: ArrayLike, score: float = 1.0, mask: NDArray[np.
         "score": float(score),
     }
     if mask is not None:
-        from pycocotools import mask as rle  # compiled, and for this alone
-
         encoded = rle.encode(np.asfortranarray(mask, dtype=np.uint8))
         result["segmentation"] = {"size": list(encoded["size"]), "counts": encoded["counts"].decode("ascii")}
     return result

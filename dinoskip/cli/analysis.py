@@ -101,9 +101,7 @@ def _on_photographs(args: Args) -> int:
 
     from dinoskip.diagnostics import bundled_photos
     from dinoskip.models import load_backbone
-    from dinoskip.pipeline.analysis import inspection
-    from dinoskip.pipeline.analysis.depth import depth_text, through_the_depth
-    from visualize.figures import jacobian_figure
+    from dinoskip.pipeline.analysis import depth, inspection
 
     read = [args.data] if args.data != "bundled" else []
     output = Output(given_folder(args.out or ".", read if args.out else ()), "analyze")
@@ -130,17 +128,17 @@ def _on_photographs(args: Args) -> int:
             known = inspection.inputs_of(backbone, paths, args.size)
         scores += inspection.quantised_scores(backbone, measures, known, precisions)
     report = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
-    depths = through_the_depth(backbones, inputs) if args.jacobian else {}
+    depths = depth.through_the_depth(backbones, inputs) if args.jacobian else {}
     report |= {"jacobian": depths} if depths else {}
     if args.out:
         with output.filled() as folder:
             write_json(folder / "inside.json", report)
             inspection.draw(result, folder)
-            jacobian_figure(depths, folder / "jacobian")
+            depth.draw(depths, folder)
     if args.json:
         print_json(report)
     else:
-        say(*inspection.inside_text(result, scores).split("\n"), *depth_text(depths))
+        say(*inspection.inside_text(result, scores).split("\n"), *depth.depth_text(depths))
     return 0
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import faiss
 import numpy as np
 import torch
 
@@ -211,8 +212,6 @@ def save_faiss(stores: Sequence[FeatureStore], out: Path) -> None:
     image i has rows ``offsets[i]`` to ``offsets[i + 1]``, in raster order; of class tokens row i is image i. It takes
     the memory of one block in float32.
     """
-    import faiss  # heavy
-
     _whole(stores[0], out)
     first = stores[0]
     counts = [math.prod(first.grid(index)) for index in range(len(first))]
@@ -226,12 +225,12 @@ def save_faiss(stores: Sequence[FeatureStore], out: Path) -> None:
                     arrays[tokens_name(block, facet)] = as_float(store.tokens(block)).reshape(-1, store.dim)
                 for name, rows in arrays.items():
                     if rows is not None:
-                        _write_index(faiss, rows, folder / f"{name}.faiss")
+                        _write_index(rows, folder / f"{name}.faiss")
             progress.advance()
         write_json(folder / "rows.json", about)
 
 
-def _write_index(faiss: Any, rows: np.ndarray, path: Path) -> None:
+def _write_index(rows: np.ndarray, path: Path) -> None:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(np.ascontiguousarray(rows / np.where(norms == 0, 1, norms), dtype=np.float32))

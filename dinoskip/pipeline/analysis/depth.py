@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from dinoskip.diagnostics.network_jacobian import network_jacobian
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.runtime.console import log, table
+from visualize.figures import jacobian_figure
 
 _COLUMNS = ("block", "largest", "largest_error", "smallest", "kappa", "kappa_seen", "kappa_mlp", "kappa_mlp_seen")
 
@@ -47,6 +49,11 @@ def depth_text(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if exact:
             lines.append(f"of all blocks: kappa {_short(network['kappa'])}, seen {_short(network['kappa_seen'])}")
     return lines
+
+
+def draw(found: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    """Write the figure ``jacobian`` (SVG, PDF, PNG) into ``out``, where something was measured."""
+    jacobian_figure(found, out / "jacobian")
 
 
 def _known(value: Any) -> Any:
