@@ -218,6 +218,7 @@ def test_analyze_along_the_dial(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "--dial", "1", VIT]) == 2
 
 
+@pytest.mark.slow  # every instrument and figure
 def test_analyze_through_the_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--data", "bundled", "--count", "1", "--size", "32", "--model", "vit_mini_patch16", "--depth", "2"]
     assert main(["analyze", *small, "--jacobian", "--out", str(tmp_path / "out"), "-q"]) == 0
