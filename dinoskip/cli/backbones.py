@@ -58,9 +58,9 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("out", metavar="FOLDER", help="a new folder")
     parser.add_argument(
         "--to",
-        choices=("huggingface", "safetensors", "hdf5"),
+        choices=("huggingface", "safetensors", "hdf5", "faiss"),
         default="huggingface",
-        help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
+        help="a data set of Parquet files, a file a block, one file, or indexes to search (default: huggingface)",
     )
     parser.add_argument("--facet", default=None, help="one facet of a store with several (default: all)")
     _add_eval(commands)
@@ -214,6 +214,7 @@ def export_features(args: Args) -> int:
             batch_size=args.batch,
             workers=args.workers,
             here=here,
+            images={"kind": "folder", "root": str(Path(args.data).resolve())},
         )
     if here.is_main:
         say(args.out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, count, group, network_argument, print_table
 from dinoskip.errors import ConfigError
-from dinoskip.io.files import write_text
+from dinoskip.io.files import sha256_file, write_text
 from dinoskip.io.output import Output, given_file, given_folder
 from dinoskip.results.rows import normalisation_of
 from dinoskip.runtime.console import log, say
@@ -161,7 +161,8 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
     if beside := sorted({"mean", "std", "pos_embed", "layers", "image_size"} & options.keys()):
         raise ConfigError(f"models convert: {spec}: {', '.join(beside)}: is not kept in a weights file", "leave it out")
     model = load_vit_file(place, **options).model
-    return model.state_dict(), as_ours(model, place), {"converted_from": Path(place).name}
+    source = {"converted_from": Path(place).name, "converted_sha256": sha256_file(Path(place))}
+    return model.state_dict(), as_ours(model, place), source
 
 
 def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, info: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from dinoskip.io.files import read_json, read_regular, write_text
 from dinoskip.io.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
+from dinoskip.pipeline.report.sources import sources_of
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
 from dinoskip.runtime.console import say
@@ -31,8 +32,9 @@ def rows_of(runner: Runner) -> list[EvalResult]:
     """The rows of every stage that has run, baselines once, below the models'."""
     published = runner.published()
     missing = [node.id for node in runner.planner.nodes if node.id not in published]
+    sources = sources_of(runner.planner.nodes, published)
     rows = [row for stage, out in published.items() for row in note_unfinished(rows_in(out), stage, missing)]
-    return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
+    return sorted(map(sources.of_row, dict.fromkeys(rows)), key=lambda row: row.is_baseline)
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:

@@ -6,16 +6,19 @@ keys (B, heads, N, dh).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import torch
 from timm.layers import Attention
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.models import Backbone
+from dinoskip.models.attention_sites import attentions, mlps
+from dinoskip.models.levels import inputs_and_outputs_of
 from dinoskip.models.vit import embed
 
 _PARTS = ("norm1", "attn", "ls1", "norm2", "ls2")
@@ -75,6 +78,35 @@ def block_activations(network: VisionTransformer | Backbone, images: Tensor) -> 
         passed = run_block(block, tokens, number, block)
         yield passed
         tokens = passed.output
+
+
+@torch.no_grad()
+def site_activations(
+    model: nn.Module, images: Tensor, others: Iterable[str] = ()
+) -> tuple[list[BlockActivations], dict[str, Tensor]]:
+    """One for each attention of any network, with the MLP that follows it, and the inputs of the modules ``others``.
+
+    ``block`` is then the attention module; its tokens are those that it is given, (B, n, C) whatever their layout, as
+    of windows or channels. Empty for a network without attention that is known.
+    """
+    present, following = attentions(model), mlps(model)
+    names = [*(site.name for site in present), *(site.name for site in following), *others]
+    sites = {name: model.get_submodule(name) for name in names if name}
+    inputs, outputs = inputs_and_outputs_of(model, sites, images)
+    found = []
+    for number, attention in enumerate(present, 1):
+        mlp = following[number - 1].name if number <= len(following) else attention.name
+        tokens, attended, mixed = (
+            as_tokens(tensor) for tensor in (inputs[attention.name], outputs[attention.name], outputs[mlp])
+        )
+        block = sites[attention.name]
+        found.append(BlockActivations(number, block, tokens, mixed, tokens, attended, None, mixed))
+    return found, inputs
+
+
+def as_tokens(features: Tensor) -> Tensor:
+    """Features (B, ..., C) as tokens (B, n, C)."""
+    return features.flatten(1, -2)
 
 
 def run_block(block: nn.Module, tokens: Tensor, number: int, forward: Callable[[Tensor], Tensor]) -> BlockActivations:

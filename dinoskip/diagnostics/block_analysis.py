@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dinoskip.diagnostics.activations import BlockActivations, block_activations
+from dinoskip.diagnostics.activations import BlockActivations, as_tokens, block_activations, site_activations
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
 from dinoskip.diagnostics.gaussianity import Histogram, Moments, histogram, negentropy
@@ -19,9 +19,8 @@ from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobia
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
-from dinoskip.models.attention_sites import attentions, head_factors, is_plain_attention, mlps
+from dinoskip.models.attention_sites import attentions, head_factors, is_plain_attention
 from dinoskip.models.entmax import EntmaxAttention
-from dinoskip.models.levels import inputs_and_outputs_of
 from dinoskip.models.rank_collapse import effective_rank, token_cosine
 from dinoskip.settings.config import Config
 
@@ -165,28 +164,22 @@ def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -
     Raises :class:`ConfigError` where there is no attention.
     """
     model = backbone.model
-    present, following = attentions(model), mlps(model)
+    present = attentions(model)
     if not present:
         raise ConfigError(f"{backbone.spec}: blocks are analysed by their attention, and it has none that is known")
     holders = {site.name: site.name.rpartition(".")[0] for site in present}
     second = {name: _second_norm(model.get_submodule(holder), holder) for name, holder in holders.items()}
-    names = [*holders, *holders.values(), *second.values(), *(site.name for site in following)]
-    sites = {name: model.get_submodule(name) for name in names if name}
-    inputs, outputs = inputs_and_outputs_of(model, sites, images)
+    sites, inputs = site_activations(model, images, [*holders.values(), *second.values()])
     rows, histograms = [], {}
-    for number, attention in enumerate(present, 1):
-        block, mlp = sites[attention.name], following[number - 1].name if number <= len(following) else attention.name
-        tokens, attended, mixed = (
-            _as_tokens(tensor) for tensor in (inputs[attention.name], outputs[attention.name], outputs[mlp])
-        )
-        activations = BlockActivations(number, block, tokens, mixed, tokens, attended, None, mixed)
-        row = BlockRow(number) if tokens.shape[1] < 2 else _signals(BlockRow(number), activations, config)
-        row = _weights(row, block)
+    for attention, activations in zip(present, sites, strict=True):
+        row = BlockRow(activations.number)
+        row = row if activations.inputs.shape[1] < 2 else _signals(row, activations, config)
+        row = _weights(row, activations.block)
         around = {"ln_kappa_tokens": holders[attention.name], "ln_kappa_out": second[attention.name]}
         kappas: dict[str, Any] = {key: _ln_kappa(inputs.get(name), config.kappa_images) for key, name in around.items()}
         rows.append(replace(row, **kappas))
-        if number in {1, (len(present) + 1) // 2, len(present)}:
-            histograms[number] = histogram(mixed)
+        if activations.number in {1, (len(present) + 1) // 2, len(present)}:
+            histograms[activations.number] = histogram(activations.output)
     return BlockAnalysis(tuple(rows), histograms)
 
 
@@ -197,11 +190,7 @@ def _second_norm(holder: nn.Module, name: str) -> str:
 
 
 def _ln_kappa(tokens: Tensor | None, images: int) -> float:
-    return math.nan if tokens is None else log_condition(_as_tokens(tokens[:images])).log_mean
-
-
-def _as_tokens(features: Tensor) -> Tensor:
-    return features.flatten(1, -2)
+    return math.nan if tokens is None else log_condition(as_tokens(tokens[:images])).log_mean
 
 
 def _weights(row: BlockRow, attention: nn.Module | None) -> BlockRow:

@@ -88,11 +88,15 @@ def negentropy(x: Tensor) -> float:
     Entropy by Vasicek's m-spacings with m = √n on up to 100,000 values; ties count as gaps of 1e-9 σ. NaN for a
     constant.
     """
+    return float(negentropy_on_device(x))
+
+
+@torch.no_grad()
+def negentropy_on_device(x: Tensor) -> Tensor:
+    """:func:`negentropy` as a scalar where ``x`` lies; nothing is waited for."""
     values = subsample(x).sort().values
     deviation = values.std(correction=0)
-    if not bool(deviation > 0):
-        return math.nan
-    values = (values - values.mean()) / deviation
+    values = (values - values.mean()) / deviation.clamp_min(torch.finfo(torch.float64).tiny)
     count = len(values)
     m = max(1, round(math.sqrt(count)))
     padded = torch.cat([values[:1].expand(m), values, values[-1:].expand(m)])
@@ -101,7 +105,7 @@ def negentropy(x: Tensor) -> float:
     index = torch.arange(count, device=values.device)
     between = torch.minimum(index + m, torch.tensor(count - 1)) - torch.maximum(index - m, torch.tensor(0))
     entropy = (gaps * (count / between)).log().mean()
-    return float(0.5 * math.log(2 * math.pi * math.e) - entropy)
+    return torch.where(deviation > 0, 0.5 * math.log(2 * math.pi * math.e) - entropy, math.nan)
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,18 @@ class Histogram:
 @torch.no_grad()
 def histogram(x: Tensor, bins: int = 96) -> Histogram:
     """Histogram of all values, with their excess kurtosis (paper 4, Fig. 4)."""
+    return Histogram(densities_of(standardised(x), bins), excess_kurtosis(x))
+
+
+@torch.no_grad()
+def standardised(x: Tensor) -> Tensor:
+    """All values of ``x`` less their mean, over their deviation, in -8..8; float64 (n,) where ``x`` lies."""
     values = x.detach().double().reshape(-1)
     # Values beyond 8 deviations count in the end bins, so that the bins of all networks are the same.
-    standard = ((values - values.mean()) / values.std(correction=0).clamp_min(1e-300)).clamp(-8, 8)
+    return ((values - values.mean()) / values.std(correction=0).clamp_min(1e-300)).clamp(-8, 8)
+
+
+def densities_of(standard: Tensor, bins: int = 96) -> tuple[float, ...]:
+    """Density of :func:`standardised` values over bins of equal width from -8 to 8."""
     counts, _ = np.histogram(standard.cpu().numpy(), bins=bins, range=(-8, 8), density=True)
-    return Histogram(tuple(counts.tolist()), excess_kurtosis(values))
+    return tuple(counts.tolist())

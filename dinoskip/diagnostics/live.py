@@ -1,35 +1,37 @@
 """A cheap look inside while a network trains: every N steps, on the same two images, one row of ``diagnostics.jsonl``.
 
-Attention entropy and diagonal, condition numbers, token cosine and kurtosis come from one forward pass of two images;
+Attention entropy and diagonal, condition numbers, token cosine, kurtosis, negentropy and histograms come from one
+forward pass of two images;
 gradient norms are of the step's own gradients, before clipping. Nothing that training uses is changed: no random number
 is drawn, modes are put back, no gradient is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.diagnostics.activations import BlockActivations, block_activations
+from dinoskip.diagnostics.activations import BlockActivations, block_activations, site_activations
 from dinoskip.diagnostics.attention import attention_tensors, measures_of
-from dinoskip.diagnostics.gaussianity import Moments
+from dinoskip.diagnostics.gaussianity import Moments, densities_of, negentropy_on_device, standardised
 from dinoskip.diagnostics.gradients import PARTS, part_norms
-from dinoskip.diagnostics.jacobian import evenly, jacobian_of, scaled_factors
+from dinoskip.diagnostics.jacobian import LIMIT, evenly, jacobian_of, scaled_factors
 from dinoskip.diagnostics.signal import as_input
 from dinoskip.errors import DataError
-from dinoskip.models.attention_sites import is_plain_attention
+from dinoskip.models.attention_sites import attentions, is_plain_attention
 from dinoskip.models.rank_collapse import token_cosine_on_device
 
 COUNT = 2  # each costs a forward pass at every look, in the middle of a training
 TOKENS = 12
 """Of the first image, in the Jacobian by W_Q, W_K, W_V."""
 _TRIED = 20  # images: a set that begins with more bad ones than that is refused, not read through
-_KAPPAS = ("kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling")
+_KAPPAS = ("kappa_sa", "kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling")
 Row = dict[str, list[float]]
 
 
@@ -68,19 +70,41 @@ class LiveDiagnostics:
         return self._pixels.to(parameter.device, parameter.dtype, non_blocking=True)
 
     @torch.no_grad()
-    def signals(self, backbone: VisionTransformer) -> Row:
-        """``entropy``, ``diagonal``, ``token_cosine``, ``kurtosis`` and those κ of head 1 and the first image that
-        :class:`dinoskip.diagnostics.BlockRow` has, too: a list over blocks each.
+    def signals(self, backbone: nn.Module) -> Row:
+        """``entropy``, ``diagonal``, ``token_cosine``, ``kurtosis``, ``negentropy``, and those κ of head 1 and the
+        first image that :class:`dinoskip.diagnostics.BlockRow` has, too: a list over blocks each; and the densities of
+        :class:`dinoskip.diagnostics.gaussianity.Histogram` as ``histogram_1`` of block 1, of the middle and the last.
+
+        Of a network that is no plain ViT a block is an attention with its MLP, and what takes attention apart is left
+        out.
         """
         modes = [(module, module.training) for module in backbone.modules()]
         parameter = next(backbone.parameters())
         backbone.eval()
         try:
-            looked = [_tensors(block) for block in block_activations(backbone, self._inputs(parameter))]
+            looked = [_tensors(block) for block in _blocks_of(backbone, self._inputs(parameter))]
         finally:
             for module, mode in modes:
                 module.training = mode
         return _row_of(looked)
+
+
+def is_known(backbone: nn.Module) -> bool:
+    """Whether there is something in a network to look at: blocks, or attention that is known."""
+    return _is_vit(backbone) or bool(attentions(backbone))
+
+
+def _is_vit(backbone: nn.Module) -> bool:
+    return isinstance(backbone, VisionTransformer) and all(isinstance(block, Block) for block in backbone.blocks)
+
+
+def _blocks_of(backbone: nn.Module, images: Tensor) -> Iterable[BlockActivations]:
+    if _is_vit(backbone):
+        return block_activations(backbone, images)  # type: ignore[arg-type]
+    compiled = any(module._compiled_call_impl is not None for module in backbone.modules())
+    # inside a compiled block no hook is called
+    with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+        return [site for site in site_activations(backbone, images)[0] if site.inputs.shape[1] > 1]
 
 
 def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
@@ -88,7 +112,11 @@ def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
     tensors = {
         "collapse": [token_cosine_on_device(block.inputs if block.normed is None else block.normed)],
         "kurtosis": [Moments.of(block.output).excess_kurtosis],
+        "negentropy": [negentropy_on_device(block.output)],
+        "values": [standardised(block.output)],
     }
+    if block.attended is not None:
+        tensors["attended"] = [torch.linalg.svdvals(block.attended[0].double())]
     attention = attention_tensors(block, images=1, heads=1)
     if attention is not None:
         tensors["attention"] = list(attention)
@@ -99,12 +127,21 @@ def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
 
 def _row_of(looked: Sequence[dict[str, list[Tensor]]]) -> Row:
     """The lists over blocks, from one copy to the host."""
+    shown = {1, (len(looked) + 1) // 2, len(looked)}
+    for number, block in enumerate(looked, 1):
+        if number not in shown:
+            del block["values"]
     host = iter(_on_host([tensor for block in looked for part in block.values() for tensor in part]))
-    row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", *_KAPPAS)}
-    for block in looked:
+    row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", "negentropy", *_KAPPAS)}
+    for number, block in enumerate(looked, 1):
         part = {name: [next(host) for _ in tensors] for name, tensors in block.items()}
         row["token_cosine"].append(float(part["collapse"][0]))
         row["kurtosis"].append(float(part["kurtosis"][0]))
+        row["negentropy"].append(float(part["negentropy"][0]))
+        if "values" in part:
+            row[f"histogram_{number}"] = [float(f"{density:.4g}") for density in densities_of(part["values"][0])]
+        if "attended" in part:
+            row["kappa_sa"].append(_kappa(part["attended"][0]))
         if "attention" in part:
             measures = measures_of(*part["attention"])
             row["entropy"].append(measures.entropy)
@@ -118,6 +155,12 @@ def _row_of(looked: Sequence[dict[str, list[Tensor]]]) -> Row:
     return {name: values for name, values in row.items() if values}
 
 
+def _kappa(values: Tensor) -> float:
+    """Largest over smallest of singular values, falling, cut as all κ are."""
+    largest, smallest = float(values[0]), float(values[-1])
+    return LIMIT if largest >= smallest * LIMIT else largest / smallest
+
+
 def _on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of one device on the host, those of a GPU as float64 and by one copy."""
     if not tensors or tensors[0].device.type == "cpu":
@@ -127,11 +170,25 @@ def _on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def gradient_rows(backbone: VisionTransformer, of: Callable[[nn.Parameter], Tensor | None]) -> Row:
+def gradient_rows(backbone: nn.Module, of: Callable[[nn.Parameter], Tensor | None]) -> Row:
     """``grad_query`` ... ``grad_fc2``, a list over blocks each; ``of`` gives a parameter's whole gradient."""
-    blocks: Sequence[dict[str, Tensor]] = [part_norms(block, of) for block in backbone.blocks]
-    parts = [part for part in PARTS if all(part in block for block in blocks)]
+    if _is_vit(backbone):
+        blocks: Sequence[dict[str, Tensor]] = [part_norms(block, of) for block in backbone.blocks]  # type: ignore[union-attr]
+    else:
+        blocks = _norms_of_sites(backbone, of)
+    parts = [part for part in PARTS if blocks and all(part in block for block in blocks)]
     if not parts:
         return {}
     norms = torch.stack([torch.stack([block[part] for block in blocks]) for part in parts]).tolist()
     return {f"grad_{part}": values for part, values in zip(parts, norms, strict=True)}
+
+
+def _norms_of_sites(backbone: nn.Module, of: Callable[[nn.Parameter], Tensor | None]) -> list[dict[str, Tensor]]:
+    """Norms of the gradients of each attention's four matrices."""
+    named, norms = dict(backbone.named_parameters()), []
+    for site in attentions(backbone):
+        factors = {"query": site.query, "key": site.key, "value": site.value, "output": site.output}
+        whole = {name: of(named[name]) for name in {factor.name for factor in factors.values()}}
+        given = {name: gradient.detach() for name, gradient in whole.items() if gradient is not None}
+        norms.append({part: f.read(given).norm() for part, f in factors.items() if f.name in given})
+    return norms

@@ -1,4 +1,4 @@
-"""A feature store for other programs: a data set folder of Hugging Face, safetensors files, or one file of HDF5.
+"""A feature store for other programs: a folder for Hugging Face, safetensors, one file of HDF5, or indexes of FAISS.
 
 ``datasets.load_dataset(FOLDER)`` opens the first, and so does a hub: ``data/train-00000-of-00001.parquet``, ... have a
 row an image with ``image`` (its id), ``height`` and ``width`` (of the patches' grid), for each block n
@@ -21,11 +21,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import faiss
 import numpy as np
 import torch
 
 from dinoskip.errors import ConfigError, DataError, translate_write_errors
-from dinoskip.features.store import FeatureStore, cls_name, tokens_name
+from dinoskip.features.store import FeatureStore, as_float, cls_name, tokens_name
 from dinoskip.io.files import (
     canonical_json,
     list_files,
@@ -33,11 +34,13 @@ from dinoskip.io.files import (
     read_manifest,
     save_tensors,
     verify_manifest,
+    write_json,
     write_manifest,
     write_text,
 )
 from dinoskip.io.output import reserve
 from dinoskip.runtime.console import Progress
+from dinoskip.settings.specs import without_folders
 
 SHARD_BYTES = 2**28  # larger: fewer files; smaller: less is written, and fetched by a reader, at once
 KIND = "converted features"  # of a manifest's info
@@ -51,8 +54,8 @@ configs:
 ---
 # {name}
 
-Frozen features of {images} images, a row each: blocks {blocks}, facet {facet}, norm {norm}, sha256 of the weights
-`{weights}`. `block{{n}}_tokens` are the patches in raster order on a grid of `height` × `width`.
+Frozen features of {network} on {images} images, a row each: blocks {blocks}, facet {facet}, norm {norm}.
+`block{{n}}_tokens` are the patches in raster order on a grid of `height` × `width`.
 
 ```python
 from datasets import load_dataset
@@ -60,6 +63,8 @@ from datasets import load_dataset
 rows = load_dataset("FOLDER", split="train").with_format("numpy")
 rows[0]["image"], rows[0]["{tokens}"].shape  # (height * width, channels)
 ```
+
+{about}
 """
 
 
@@ -109,6 +114,8 @@ def facets_of(path: str | Path, facet: str | None = None) -> list[FeatureStore]:
 def _description(stores: Sequence[FeatureStore]) -> dict[str, Any]:
     """Return the copy's description; ``facet``, ``norm`` and ``dim`` are lists for several facets, as in a store."""
     about = {name: value for name, value in stores[0].manifest.items() if name != "facets"}
+    if known := stores[0].provenance:
+        about["provenance"] = known
     if len(stores) > 1:
         about |= {name: [store.manifest[name] for store in stores] for name in ("facet", "norm", "dim")}
     return about
@@ -197,6 +204,40 @@ def _write_hdf5(h5py: Any, stores: Sequence[FeatureStore], path: Path) -> None:
                     opened.create_dataset(name, data=bits.numpy())
 
 
+def save_faiss(stores: Sequence[FeatureStore], out: Path) -> None:
+    """Write an index of FAISS a block, of patches and of class tokens, and ``rows.json``, which image a row is of.
+
+    ``tokens_block{b}.faiss`` and ``cls_block{b}.faiss`` are exact (``IndexFlatIP``) over unit vectors, so that inner
+    products are cosines; a zero vector stays one. ``rows.json`` has the description and, of the patches, ``offsets``:
+    image i has rows ``offsets[i]`` to ``offsets[i + 1]``, in raster order; of class tokens row i is image i. It takes
+    the memory of one block in float32.
+    """
+    _whole(stores[0], out)
+    first = stores[0]
+    counts = [math.prod(first.grid(index)) for index in range(len(first))]
+    about = {**_description(stores), "offsets": np.concatenate([[0], np.cumsum(counts)]).tolist()}
+    with _new_folder(out) as folder, Progress("indexes", len(first.blocks), "blocks") as progress:
+        for block in first.blocks:
+            for store in stores:
+                facet = store.facet if len(stores) > 1 else ""
+                arrays = {cls_name(block, facet): store.cls(block)}
+                if store.manifest["tokens"]:
+                    arrays[tokens_name(block, facet)] = as_float(store.tokens(block)).reshape(-1, store.dim)
+                for name, rows in arrays.items():
+                    if rows is not None:
+                        _write_index(rows, folder / f"{name}.faiss")
+            progress.advance()
+        write_json(folder / "rows.json", about)
+
+
+def _write_index(rows: np.ndarray, path: Path) -> None:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(np.ascontiguousarray(rows / np.where(norms == 0, 1, norms), dtype=np.float32))
+    reserve(path, rows.nbytes + 2**10)  # where a write fails, FAISS leaves half a file without a word of the disk
+    faiss.write_index(index, str(path))
+
+
 def _most_bytes(store: FeatureStore) -> int:
     """Return an upper bound on the bytes of a store's arrays and description in one HDF5 file."""
     held = sum((store.path / name).stat().st_size for name in list_files(store.path))
@@ -241,13 +282,37 @@ def _row(stores: Sequence[FeatureStore], index: int) -> dict[str, Any]:
 def _card(stores: Sequence[FeatureStore], name: str) -> str:
     first = stores[0]
     facets, norms = (", ".join(dict.fromkeys(store.manifest[key] for store in stores)) for key in ("facet", "norm"))
+    about = _about(first)
     return _CARD.format(
         name=name, images=len(first.ids), blocks=", ".join(map(str, first.blocks)), facet=facets, norm=norms,
-        weights=first.manifest["weights_hash"], tokens=_column(stores, first, first.blocks[0], "tokens"),
+        network=f"`{about['network']}`" if "network" in about else "a network that the store does not name",
+        tokens=_column(stores, first, first.blocks[0], "tokens"),
+        about="\n".join(f"- {label}: `{value}`" for label, value in about.items()),
     )  # fmt: skip
 
 
+def _about(store: FeatureStore) -> dict[str, str]:
+    """What a card lists of the features' origin; folders of the machine that made them are left out of it."""
+    known, manifest = store.provenance, store.manifest
+    network, images = (known.get(name, {}) for name in ("network", "images"))
+    listed: dict[str, Any] = {
+        "network": without_folders(str(network["spec"])) if "spec" in network else None,
+        "sha256 of its file": network.get("file_sha256"),
+        "sha256 of its tensors": manifest["weights_hash"],
+        "precision": network.get("precision"),
+        "images": " ".join(str(images[name]) for name in ("kind", "split") if name in images) or None,
+        "sha256 over the images": images.get("fingerprint"),
+        "size": store.transform.label,
+        "mean / deviation": store.normalisation,
+        "positions": store.positions,
+        "dinoskip": known.get("version"),
+        "kernels": known.get("kernels"),
+        "date": known.get("date"),
+    }
+    return {label: str(value) for label, value in listed.items() if value}
+
+
 SAVE: Mapping[str, Callable[[Sequence[FeatureStore], Path], None]] = MappingProxyType(
-    {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5}
+    {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5, "faiss": save_faiss}
 )
 """Writers of the formats of ``dinoskip features convert --to``."""

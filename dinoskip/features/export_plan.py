@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dinoskip.data.listing import content_marks
+from dinoskip.data.listing import content_marks, prefix_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
-from dinoskip.io.files import hash_of
+from dinoskip.io.files import hash_of, sha256_file
 from dinoskip.io.images import image_size
+from dinoskip.settings.specs import weights_file
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -64,6 +65,7 @@ class ExportPlan:
     strides: dict[str, int]  # pixels a cell of each array of tokens
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype on disk and shape of each
     batch_size: int
+    fingerprint: str = ""  # of ids and files of the images, in their order
 
     @property
     def state(self) -> dict[str, Any]:
@@ -162,11 +164,30 @@ def plan_export(backbone: Backbone, dataset: ImageSet, settings: ExportSettings)
     if backbone.size_multiple != patch or len(backbone.parts) > 1:
         manifest["size_multiple"] = backbone.size_multiple
         manifest["levels"] = {str(block): [backbone.stride(block), backbone.width("out", block)] for block in chosen}
-    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
+    marks = content_marks(paths)
+    manifest["key"] = hash_of([manifest, str(backbone.dtype), marks, *backbone.beside_weights])
     manifest["positions"] = backbone.positions  # beside the key, which has those that the weights do not say
     return ExportPlan(
-        manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, strides, arrays, batch_size
-    )
+        manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, strides, arrays, batch_size,
+        prefix_of(marks) + hash_of([ids, marks]),
+    )  # fmt: skip
+
+
+def provenance_of(backbone: Backbone, plan: ExportPlan, images: Mapping[str, Any]) -> dict[str, Any]:
+    """What a store's features are of, beyond what decides them: the network's spec and file, how images came to it.
+
+    ``images`` are facts of the images that whoever exports knows, such as their format and root.
+    """
+    file, manifest = weights_file(backbone.spec), plan.manifest
+    network = {"spec": backbone.spec, "weights_hash": manifest["weights_hash"], "precision": backbone.precision}
+    if file is not None:
+        network |= {"file": file.name, "file_sha256": sha256_file(file)}
+    transform = {"transform": manifest["transform"], "mean": manifest["mean"], "std": manifest["std"]}
+    return {
+        "network": network,
+        "input": {**transform, "positions": manifest["positions"]},
+        "images": {**images, "number": len(plan.paths), "fingerprint": plan.fingerprint},
+    }
 
 
 def _cells(size: tuple[int, int], stride: int) -> int:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dinoskip.errors import DataError, ForeignOutput, OutputInUse
-from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
+from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export, provenance_of
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
@@ -42,6 +42,7 @@ def export(
     workers: int = 0,
     here: World | None = None,
     reserve: Callable[[int], None] | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> FeatureStore:
     """Write the features of every image of ``dataset`` to the directory ``out`` and open it.
 
@@ -73,6 +74,8 @@ def export(
         a file system that all see. None: this process alone.
     reserve
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
+    images
+        Facts of ``dataset`` for the store's ``provenance.json``, such as its ``kind``, ``root`` and ``split``.
     """
     out, group = followed(out), group_without_timeout(here)
     settings = ExportSettings(blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
@@ -81,7 +84,7 @@ def export(
     if other is not None:
         raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")
     if not group.on_main(lambda: _finished(out, plan)):
-        _export(backbone, plan, out, workers, group, reserve)
+        _export(backbone, plan, out, workers, group, reserve, images or {})
     return FeatureStore.open(out)
 
 
@@ -92,6 +95,7 @@ def _export(
     workers: int,
     group: ProcessGroup,
     reserve: Callable[[int], None] | None,
+    images: Mapping[str, Any],
 ) -> None:
     work = partial_path(out)
     lock: DirectoryLock | None = None  # rank 0 alone holds it
@@ -123,7 +127,7 @@ def _export(
             group.gather(None)  # all rows of all ranks are on disk
             group.on_main(lambda: _check(lock))
             hashes = group.gather(writer.hashes(group.rank, group.size))
-            group.on_main(lambda: _publish(writer, lock, out, plan, hashes))
+            group.on_main(lambda: _publish(writer, lock, out, plan, hashes, provenance_of(backbone, plan, images)))
         if group.rank == 0:
             _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, group)
 
@@ -139,9 +143,10 @@ def _publish(
     out: Path,
     plan: ExportPlan,
     hashes: Sequence[Mapping[str, str]],
+    provenance: Mapping[str, Any],
 ) -> None:
     _check(lock)
-    writer.publish(out, plan.manifest, {name: found for part in hashes for name, found in part.items()})
+    writer.publish(out, plan.manifest, {name: found for part in hashes for name, found in part.items()}, provenance)
 
 
 def _share(

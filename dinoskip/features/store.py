@@ -5,7 +5,8 @@ A store is a directory, published whole (see docs/features.md)::
     features.json           ids, blocks, facet, norm, dtype, grids, image sizes, hashes
     tokens_block{b}.npy     (N, T, C) for one image size, (sum of T, C) with offsets for native sizes
     cls_block{b}.npy        (N, C), where the backbone has a class token; of several facets tokens_mlp_block{b}.npy, ...
-    MANIFEST.json           size and sha256 of every file, written last
+    provenance.json         the network's spec and file, images, version, kernels, date: in no manifest
+    MANIFEST.json           size and sha256 of every other file, written last
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dinoskip.results.rows import normalisation_of
 
 FORMAT = 1  # higher where a reader of this one would misread a store; it refuses others
 DESCRIPTION = "features.json"
+PROVENANCE = "provenance.json"  # beside what the manifest has: a date would make equal stores differ
 OLD_DESCRIPTION = "manifest.json"  # until 0.1: on a disk that ignores case the same name as MANIFEST.json
 STORED: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}
 
@@ -315,6 +317,17 @@ class FeatureStore(FeatureSet):
             return None
         self._has(block, "cls")
         return as_float(self._map(cls_name(block, self._prefix), (len(self.ids), self.dim))[images])
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What the features are of: ``network``, ``input``, ``images``, ``date``, ``version``, ``kernels``.
+
+        {} of stores in memory and of those of earlier versions. It is a note, which nothing is computed from.
+        """
+        if not (self.path / PROVENANCE).is_file():
+            return {}
+        said = read_json(self.path / PROVENANCE)
+        return said if isinstance(said, dict) else {}
 
     def verify(self) -> list[str]:
         """Re-hash every file; return one line per problem, [] if all is as it was published."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
-from dinoskip.features.store import DESCRIPTION
+from dinoskip.features.store import DESCRIPTION, PROVENANCE
 from dinoskip.io.files import (
     TEMPORARY,
     canonical_json,
@@ -40,6 +40,7 @@ from dinoskip.io.files import (
 )
 from dinoskip.io.output import refuse_links_in, remove
 from dinoskip.runtime.console import human_bytes
+from dinoskip.runtime.provenance import made
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 SUM_BYTES = 4  # of a journal's entry for a batch
@@ -269,13 +270,18 @@ class StoreWriter:
                 file.place.path.name: found for file, found in zip(mine, pool.map(_RowFile.sha256, mine), strict=True)
             }
 
-    def publish(self, out: Path, manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
+    def publish(
+        self, out: Path, manifest: Mapping[str, Any], hashes: Mapping[str, str], provenance: Mapping[str, Any]
+    ) -> None:
         """Write the manifests, rename the store to ``out`` and remove the working directory.
 
-        ``hashes`` are the sha256 of all files of arrays (:meth:`hashes`).
+        ``hashes`` are the sha256 of all files of arrays (:meth:`hashes`). ``provenance``, with the date, is in no
+        manifest: two exports of the same features have the same manifest.
         """
         write_text(self.store / DESCRIPTION, canonical_json(manifest) + "\n")
-        write_manifest(self.store, {"kind": "features", "key": manifest["key"]}, hashes=hashes)
+        # left out: it may be there already, where an earlier attempt was killed before the store was renamed
+        write_manifest(self.store, {"kind": "features", "key": manifest["key"]}, left_out=[PROVENANCE], hashes=hashes)
+        write_json(self.store / PROVENANCE, {**provenance, **made()})
         publish_directory(self.store, out)
         discard(self.work)
 

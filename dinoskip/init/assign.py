@@ -114,16 +114,17 @@ def attentions_for(model: nn.Module, method: str, *, products: bool, layer_scale
     """The attentions of any network to which ``method`` applies as its paper states it.
 
     ``products``: the method sets W_Q W_Kᵀ of a head and W_V W_O, which must then be what the attention computes with:
-    logits over tokens, without norms or gates, heads together as wide as the tokens. Raises :class:`ConfigError` that
-    names the first attention to which it does not apply, and why.
+    logits over tokens, without norms or gates, heads together as wide as the tokens. A method that sets the matrices
+    one by one applies to them whatever comes after: norms of queries and keys stay where they are. Raises
+    :class:`ConfigError` that names the first attention to which it does not apply, and why.
     """
-    if isinstance(model, VisionTransformer):
+    if products and isinstance(model, VisionTransformer):
         plain_blocks(model, method, layer_scale=layer_scale)
     present = attentions(model)
     if not present:
         raise ConfigError(f"{method} initialises attention, and a {type(model).__name__} has none that is known")
     for attention in present:
-        if reason := _unsuited(attention) if products else None:
+        if reason := _unsuited(attention) if products else _without_heads(attention):
             raise ConfigError(f"{method} cannot initialise {attention.name}, a {attention.kind}: {reason}")
     return present
 
@@ -164,6 +165,13 @@ def zeros(model: nn.Module, names: Iterable[str | None]) -> Assignments:
     for name in names:
         if name is not None:
             yield name, torch.zeros(parameters[name].shape, dtype=torch.float64)
+
+
+def _without_heads(attention: Attention) -> str | None:
+    """Why the rows of an attention's factors are no heads of one query and one key each, or None."""
+    if "a difference of two softmaxes" in attention.additions:
+        return "a head has two queries and two keys"
+    return None
 
 
 def _unsuited(attention: Attention) -> str | None:

@@ -351,7 +351,7 @@ def write_manifest(
     """Write ``MANIFEST.json`` last: size and sha256 of every file. Return the output hash.
 
     The hash covers names and contents of all files but those whose name (its last part) is in ``volatile``
-    (logs, timings), so that a re-run with the same result has the same hash. Folders ``left_out`` are not recorded.
+    (logs, timings), so that a re-run with the same result has the same hash. What is ``left_out`` is not recorded.
     ``hashes`` are the sha256 of files, by name, that whoever wrote them knows: these are not read again.
     """
     directory = Path(directory)

@@ -37,6 +37,7 @@ VOLATILE = (
     "changes.jsonl",
     "nonfinite.jsonl",
     "bad_images.json",
+    "provenance.json",
     CHANGED_DATA,
     TIMING,
     RELEASED,

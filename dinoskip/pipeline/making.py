@@ -33,6 +33,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stage import Stage, Task
 from dinoskip.runtime.console import log
 from dinoskip.runtime.environment import machine
+from dinoskip.runtime.provenance import made
 
 if TYPE_CHECKING:
     from dinoskip.runtime.distributed import ProcessGroup
@@ -161,7 +162,11 @@ class Maker:
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(work.device)}
         write_json(out / TIMING, {**timing, "resumed": True} if resumed else timing)
-        info: dict[str, Any] = {"stage": node.stage, **({ACCEPTED: list(work.accepted)} if work.accepted else {})}
+        info: dict[str, Any] = {
+            "stage": node.stage,
+            "made": made(),
+            **({ACCEPTED: list(work.accepted)} if work.accepted else {}),
+        }
         if stage.tells is not None and (same := self.artifacts.telling(node.id, stage.tells, stage.tells(out))):
             info[AS] = same
         every = None if node.every is None else node.every()

@@ -23,9 +23,9 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
-_OF_ITS_INPUT = ("normalisation", "positions")
+_OF_ITS_INPUT = ("normalisation", "positions", "network")
 # Not in rows.json where they do not.
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "label_orientation", "no_interval")
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "images", "left_out", "label_orientation", "no_interval")
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Selection = Literal["fixed", "held out", "cross-fitted", "shown"]
@@ -86,8 +86,11 @@ class EvalResult:
     (:func:`dinoskip.runtime.arithmetic.kernels`), "" where it is not known. ``normalisation`` is the mean and the
     deviation of pixels in 0..1 with which images came to the network (:func:`normalisation_of`), ``positions`` the rule
     by which it resized its positions: timm, dino or bicubic (docs/backbones.md), own of networks with code of their
-    own; both "" where rows do not say. Rows that differ in these three alone are equal. ``precision`` is that of the
-    frozen network's passes: fp32 (also of rows that do not say), tf32 or bf16.
+    own; both "" where rows do not say. ``network`` is the spec of a network that was not trained in the study,
+    ``images`` format and hash of the split's images (``voc 20243e8c8b176437``); a study adds both where it gathers its
+    rows, "" elsewhere. Rows that differ in these five alone are equal. The date is in the manifest of the stage that
+    made a row, never in the row. ``precision`` is that of the frozen network's passes: fp32 (also of rows that do not
+    say), tf32 or bf16.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)  # of rows that are read
@@ -129,6 +132,8 @@ class EvalResult:
     normalisation: Text = field(default="", compare=False)
     positions: Text = field(default="", compare=False)
     kernels: Text = field(default="", compare=False)
+    network: Text = field(default="", compare=False)
+    images: Text = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:

@@ -117,6 +117,29 @@ def run_weights(folder: str, role: str | None = None) -> Path:
     return exported_weights(checkpoint) if role is None else checkpoint / f"{checked_role(role)}.safetensors"
 
 
+def weights_file(spec: str) -> Path | None:
+    """The file that a spec's weights lie in; None where there is none here, or the spec is none of ours."""
+    try:
+        kind, place, options = split_spec(spec)
+        if kind == "run":
+            return run_weights(place, options.get("role"))
+    except (ConfigError, WeightsError):
+        return None
+    file = Path(options.get("file", place if kind in {"weights", "dino", "file"} else ""))
+    return file if file.is_file() else None
+
+
+def without_folders(spec: str) -> str:
+    """A spec whose file or folder is named without those that it lies in, which are a machine's own."""
+    kind, colon, rest = spec.partition(":")
+    if kind in {"timm", "tv", "hub"} and not rest.startswith("local-dir:"):
+        return spec
+    place, comma, options = rest.partition(",") if colon and kind in SPEC_KINDS else spec.partition(",")
+    head = f"{kind}:" if colon and kind in SPEC_KINDS else ""
+    named = Path(place).name if Path(place).exists() or place.startswith(("/", ".")) else place
+    return f"{head}{named}{comma}{options}"
+
+
 def training_of(spec: str) -> dict[str, Any]:
     """What a spec's weights file says of its training: ``epoch``, ``initialisation``, ``optimizer``, where it does.
 

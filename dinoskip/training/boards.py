@@ -1,11 +1,12 @@
-"""Copies of the rows of metrics.jsonl on TensorBoard and Weights & Biases. What fails there never touches the run.
+"""Copies of the rows of metrics.jsonl on TensorBoard, W&B and MLflow. What fails there never touches the run.
 
-Files lie in ``RUN/boards/``: ``tensorboard/`` and ``wandb/``. Rank 0 alone writes them.
+Files lie in ``RUN/boards/``: ``tensorboard/``, ``wandb/`` and ``mlflow/``. Rank 0 alone writes them.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from dinoskip.errors import first_line
 from dinoskip.io.files import read_json, write_json
 from dinoskip.runtime.console import log
+from dinoskip.settings.config import flatten
 
 FOLDER = "boards"
 _PATIENCE = 60  # seconds for W&B to answer; the other ranks wait meanwhile
@@ -67,9 +69,58 @@ class _Wandb:
         self._run.finish()
 
 
+class _Mlflow:
+    """One run of MLflow a run directory, on the server of ``MLFLOW_TRACKING_URI``, else in a database of its own.
+
+    Rows after a resumed step come again with the same values (but for timing); MLflow shows both.
+    """
+
+    def __init__(self, folder: Path, run: Path, step: int, config: Mapping[str, Any]) -> None:
+        for name, value in _MLFLOW_LIMITS.items():
+            os.environ.setdefault(name, value)
+        import mlflow
+
+        place = folder / "mlflow"
+        place.mkdir(exist_ok=True)
+        self._entities = mlflow.entities
+        where = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{place.resolve() / 'mlflow.db'}")
+        self._client: Any = mlflow.MlflowClient(tracking_uri=where)
+        identity = folder / "mlflow.json"
+        if not identity.exists():
+            write_json(identity, {"run": self._begin(run, config)})
+        self._run: str = read_json(identity)["run"]
+        self._client.update_run(self._run, status="RUNNING")
+
+    def _begin(self, run: Path, config: Mapping[str, Any]) -> str:
+        """A new run with the settings as its parameters; its id."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "dinoskip")
+        experiment = self._client.get_experiment_by_name(name)
+        known = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        begun = self._client.create_run(known, run_name=os.environ.get("MLFLOW_RUN_NAME", run.name)).info.run_id
+        settings = {key: str(value)[:_MLFLOW_LONGEST] for key, value in flatten(dict(config)).items()}
+        parameters = [self._entities.Param(key, settings[key]) for key in sorted(settings)]
+        for at in range(0, len(parameters), _MLFLOW_PARAMETERS):
+            self._client.log_batch(begun, params=parameters[at : at + _MLFLOW_PARAMETERS])
+        return str(begun)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+_MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+"""MLflow's own are 120 s and 7 retries, for which all ranks would wait."""
+_MLFLOW_PARAMETERS, _MLFLOW_LONGEST = 100, 6000  # of one request, and characters of one: MLflow refuses more
+
+
 _KINDS: dict[str, Callable[[Path, Path, int, Mapping[str, Any]], _Board]] = {
     "tensorboard": _TensorBoard,
     "wandb": _Wandb,
+    "mlflow": _Mlflow,
 }
 
 

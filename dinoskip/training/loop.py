@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from dinoskip import __version__
 from dinoskip.data.ahead import ViewsAhead
+from dinoskip.data.augment import MEAN, STD
 from dinoskip.data.loader import BatchLoader
-from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
-from dinoskip.errors import Interrupted, Preempted
+from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows, is_known
+from dinoskip.errors import ConfigError, Interrupted, Preempted
 from dinoskip.io.files import read_json, write_json
 from dinoskip.optim.build import build_optimizer
+from dinoskip.results.rows import normalisation_of
 from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
@@ -121,7 +123,7 @@ def train(
                 note(0, "first weights", PREPARING * config.rank_patience)
                 begin_with(training.objective, training.start)
             note(0, "sharing the networks among ranks", config.rank_patience)
-            return _Loop(job, training, here, run, signals, observer, note).run()
+            return _Loop(job, training, here, run, signals, observer, note, str(found.get("fingerprint", ""))).run()
 
 
 class _Loop:
@@ -134,7 +136,9 @@ class _Loop:
         signals: StopSignals,
         observer: Observer | None,
         note: ProgressCallback,
+        images: str,
     ) -> None:
+        self.images = images  # their fingerprint, for what is written of the weights
         self._tell, self.first = note, 1  # the first step of this session
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
@@ -154,6 +158,10 @@ class _Loop:
             ahead=ViewsAhead(self.loader.views, here.device) if on_gpu else None,
         )  # fmt: skip
         diagnosed = self.config.diagnose_every > 0
+        if diagnosed and not is_known(self.student.get_submodule("backbone")):
+            raise ConfigError(
+                f"{self.config.section}.diagnose_every: {job.model.name} has no attention that is known", "leave it out"
+            )
         self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if diagnosed else None
         self.bad_images = self.run_dir.path / "bad_images.json"  # name -> reason, of all sessions of the run
         if here.is_main and self.bad_images.exists():
@@ -259,11 +267,9 @@ class _Loop:
         self.note(step, "diagnostics", self.config.rank_patience)
         began = time.perf_counter()
         student = self.student.get_submodule("backbone")
-        assert isinstance(student, VisionTransformer)
         row = gradient_rows(student, lambda p: None if p.grad is None else whole(p.grad))
         if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
             student = self._plain("student", step - 1).get_submodule("backbone")
-            assert isinstance(student, VisionTransformer)
         row |= self.live.signals(student)
         self.journal.leave_out(time.perf_counter() - began)
         return row
@@ -341,6 +347,7 @@ class _Loop:
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
+            "images": self.images, "normalisation": normalisation_of(MEAN, STD), "version": __version__,
         }  # fmt: skip
         model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks

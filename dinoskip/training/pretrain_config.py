@@ -68,7 +68,7 @@ class PretrainConfig(TrainConfig):
             return sizes | self.incompatibilities(model)
         reads = getattr(self, "objective", "") != "dino" or getattr(self, "extended", False)
         refused = {"objective": f"reads tokens of ViTs of ours: {model.name} is trained by dino alone"} if reads else {}
-        return sizes | refused | self.refused_for_timm(model)
+        return sizes | refused
 
     def backbones(self) -> tuple[str, ...]:
         """Specs of frozen networks whose weights the result depends on."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from timm.models.vision_transformer import VisionTransformer
 
-BoardName = Literal["tensorboard", "wandb"]
+BoardName = Literal["tensorboard", "wandb", "mlflow"]
 
 # Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
 # last two change the order of sums, and, unless ranks x accumulate stays the same, which draws drop path gets.
@@ -55,11 +55,6 @@ class TrainConfig(Config):
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="whole copies on every rank, or shards (FSDP2)")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")
     compile: Literal["auto"] | bool = Field("auto", description="torch.compile; auto: on a GPU")
-
-    def refused_for_timm(self, model: ModelConfig) -> dict[str, str]:
-        """Settings, by their name, that go with networks of ours alone."""
-        looked = self.diagnose_every and model.timm_name is not None
-        return {"diagnose_every": f"looks into ViTs of ours, not into {model.name}: leave it out"} if looked else {}
 
     @model_validator(mode="after")
     def _epochs_fit(self) -> TrainConfig:

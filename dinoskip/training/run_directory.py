@@ -28,6 +28,7 @@ from dinoskip.io.output import refuse_links_in
 from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
 from dinoskip.runtime.distributed import World, on_main
 from dinoskip.runtime.environment import describe
+from dinoskip.runtime.provenance import made
 from dinoskip.settings.config import flatten
 from dinoskip.settings.keys import with_defaults
 from dinoskip.settings.specs import list_checkpoints
@@ -239,7 +240,7 @@ def _claim(
             )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    write_json(path / "env.json", describe() | here)
+    write_json(path / "env.json", describe() | here | made())  # no date in checkpoints: equal runs, equal bytes
     sweep(path)
     return allowed
 

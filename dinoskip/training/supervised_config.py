@@ -28,7 +28,7 @@ class SupervisedConfig(TrainConfig):
     def problems(self, model: ModelConfig) -> dict[str, str]:
         """Return the settings that do not go together with a model, by name, with the reason."""
         size = model.refused_size(self.augment.size)
-        return ({} if size is None else {"augment.size": size}) | self.refused_for_timm(model)
+        return {} if size is None else {"augment.size": size}
 
 
 # The recipe of "Cutting the Skip", section 6.1: no drop path; 4e-3 at a batch of 4096, here per 256 images; constant

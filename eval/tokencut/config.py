@@ -50,6 +50,9 @@ class TokenCutConfig(Config):
         (0.2,), min_length=1, description="one or several; what is shown is of the first"
     )
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
+    coco: bool = Field(
+        False, description="boxes and masks of each block also as COCO results (coco_block{b}.json, docs/tokencut.md)"
+    )
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
     object_dino: ObjectDinoConfig | None = Field(
         None, description="Object-DINO too, one box an image from the heads of all blocks; {} for its defaults"

@@ -24,6 +24,7 @@ from dinoskip.runtime.console import log
 from dinoskip.runtime.distributed import choose_device
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import BOXES, full_image
+from eval.coco_results import coco_result, in_pixels, without_misses
 from eval.discovery import is_hit
 from eval.labelled import NamedImages, places
 from eval.rows import hits_row, row_like
@@ -58,7 +59,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     by their largest absolute value, NaN without a cut) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and
     with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The boxes of another are
     in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``; of Object-DINO, which reads all
-    blocks at once, in ``boxes_object_dino.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
+    blocks at once, in ``boxes_object_dino.json``. With ``coco`` ``coco_block{b}.json`` has boxes and masks as COCO
+    results. An image of fewer than 3 tokens cannot be cut: its box is all of it.
     With ``positions`` mean or mean_kept ``positions.json`` has what part of the variance lay between positions, and of
     how many images each grid's means are.
 
@@ -93,6 +95,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         recorded.append(_by_heads(given, config, store, [dataset.path(i) for i in place], truth))
     _warn_of_degenerate([record.row for record in recorded])
     _write(results, groups, given.out)
+    if config.coco:
+        _write_coco(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], given.out / "overlays")
     recorded += _baseline_rows(recorded[0].row, store, dataset, place, truth, config, given.workers)
@@ -201,6 +205,22 @@ def _write(results: CutResults, groups: Mapping[str, tuple[int, ...]], out: Path
     write_json(out / "seeds.json", _by_image(ids, seeds))
     if small := sum(int(np.prod(results.features.grid(i))) < LEAST_TOKENS for i in range(len(ids))):
         log.warning("TokenCut: %d images have fewer than %d patches: boxed whole", small, LEAST_TOKENS)
+
+
+def _write_coco(results: CutResults, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:
+    """Write ``coco_block{b}.json``: boxes and masks of the first tau; an image without a cut has no result."""
+    store = results.features
+    for group, (label, blocks) in enumerate(groups.items()):
+        if len(blocks) > 1:
+            continue
+        found = (
+            coco_result(
+                name, results.boxes[0, group, i], 1.0,
+                in_pixels(results.mask(blocks[0], i), store.patch_size, store.image_size(i)),
+            )
+            for i, name in enumerate(store.ids)
+        )  # fmt: skip
+        write_json(out / f"coco_block{label}.json", without_misses(found))
 
 
 def _draw(results: CutResults, image: Path, i: int, truth: np.ndarray, folder: Path) -> None:

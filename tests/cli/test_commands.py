@@ -10,6 +10,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.features import FeatureStore
+from dinoskip.io.files import read_manifest
 from visualize.gallery.layers import LAYERS
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
@@ -35,6 +36,14 @@ def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     rows = results(capsys, *command, "evaluate.probe.size=64", "evaluate.probe.epochs=1", "evaluate.multiscale=[1,2]")
     assert {row["block"] for row in rows if row["metric"] == "mIoU"} >= {"1", "2", "1+2"}
     assert all(0 <= float(str(row["value"])) <= 100 for row in rows if row["value"] is not None)
+    models = [row for row in rows if not str(row["model"]).startswith("baseline")]
+    assert {row["network"] for row in models} == {VIT}
+    stores = sorted((tmp_path / "out" / "stages" / "features").rglob("store"))
+    assert {FeatureStore.open(store).provenance["network"]["spec"] for store in stores} == {VIT}
+    stages = {FeatureStore.open(store).provenance["images"]["split"]: read_manifest(store.parent) for store in stores}
+    assert all(set(stage.info["made"]) == {"date", "version", "kernels"} for stage in stages.values())
+    scored = stages["val"].info["record"]["external"]["voc2012: images of val"]
+    assert {row["images"] for row in rows} == {f"voc {scored[:16]}"}
 
 
 def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
-from dinoskip.models import create_model
+from dinoskip.diagnostics import BlockAnalysisConfig, analyze_blocks
+from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows, is_known
+from dinoskip.models import Backbone, create_model
 from dinoskip.runtime.console import read_metrics
 from dinoskip.training import PretrainJob, pretrain
 from tests.helpers.launch import run_ranks
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
-KAPPAS = {"kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
-KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis"} | KAPPAS
+QUICK = BlockAnalysisConfig(kappa_images=1, lanczos_steps=0, weight_tokens=0)
+KAPPAS = {"kappa_sa", "kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
+KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis", "negentropy"} | KAPPAS
+LOOSE = {"kappa_attention", "kappa_sa", "negentropy"}
+HISTOGRAMS = {"histogram_1", "histogram_2"}
 GRADIENTS = {f"grad_{part}" for part in ("query", "key", "value", "output", "fc1", "fc2")}
 
 
@@ -31,10 +36,13 @@ def test_a_run_with_diagnostics_has_the_bits_of_one_without(tmp_path: Path) -> N
     rows = read_metrics(tmp_path / "looked" / "diagnostics.jsonl")
     assert [row["step"] for row in rows] == [3, 6, 9, 12]
     for row in rows:
-        assert set(row) == KEYS | GRADIENTS | {"step", "epoch"}
+        assert set(row) == KEYS | GRADIENTS | HISTOGRAMS | {"step", "epoch"}
         assert all(len(row[key]) == tiny_job().model.depth for key in KEYS | GRADIENTS)
         assert all(0 < value <= 1 for value in row["entropy"] + row["diagonal"])
         assert all(1 <= value < 1e16 for key in KAPPAS for value in row[key])
+        assert all(value > -0.2 for value in row["negentropy"]), "0 for a Gaussian; of some 2,000 values near it"
+        for key in HISTOGRAMS:  # densities over 96 bins of 16 deviations
+            assert sum(row[key]) * 16 / 96 == pytest.approx(1, abs=1e-3)
         assert all(math.isfinite(value) and value > 0 for key in GRADIENTS for value in row[key])
     assert not (tmp_path / "plain" / "diagnostics.jsonl").exists()
 
@@ -69,10 +77,55 @@ def test_two_ranks_see_what_one_sees(
     rows = read_metrics(tmp_path / "every2" / "diagnostics.jsonl")
     assert [row["step"] for row in rows] == [row["step"] for row in alone] == [2, 4, 6]
     for row, expected in zip(rows, alone, strict=True):
-        assert set(row) == set(expected) == KEYS | GRADIENTS | {"step", "epoch"}
+        assert set(row) == set(expected) == KEYS | GRADIENTS | HISTOGRAMS | {"step", "epoch"}
         for key in KEYS | GRADIENTS:
-            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value
-            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key == "kappa_attention" else 1e-3), key
+            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value; a
+            # difference of two entropies, near 0
+            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key in LOOSE else 1e-3), key
+
+
+def test_what_is_seen_is_what_the_analysis_sees(tmp_path: Path) -> None:
+    """κ of attention's output, kurtosis, negentropy and histograms have one definition, trained or not."""
+    images = ImageFolder.open(make_images(tmp_path / "images"))
+    model = create_model("vit_tiny_patch16", depth=3, img_size=32)
+    live = LiveDiagnostics(images, 32)
+    seen = live.signals(model)
+    looked = analyze_blocks(Backbone.from_model(model), live._inputs(next(model.parameters())), QUICK)
+    for number, row in enumerate(looked.rows):
+        assert seen["kappa_sa"][number] == pytest.approx(row.kappa_sa, rel=1e-6)
+        assert seen["kurtosis"][number] == pytest.approx(row.excess_kurtosis, rel=1e-6)
+        assert seen["negentropy"][number] == pytest.approx(row.negentropy, abs=1e-6)
+    for block, found in looked.histograms.items():
+        assert seen[f"histogram_{block}"] == pytest.approx(found.density, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "options"),
+    [
+        ("xcit_nano_12_p16_224", 14, {"img_size": 64}),  # 12 over channels, 2 of the class token
+        ("swin_tiny_patch4_window7_224", 12, {"img_size": 224, "embed_dim": 24, "num_heads": (1, 2, 2, 4)}),
+        ("deit_tiny_patch16_224", 12, {"img_size": 64}),
+    ],
+)
+def test_networks_of_timm_are_looked_at(name: str, count: int, options: dict[str, Any], tmp_path: Path) -> None:
+    images = ImageFolder.open(make_images(tmp_path / "images"))
+    model = timm.create_model(name, num_classes=0, **options)
+    assert is_known(model)
+    side = options["img_size"]
+    model(torch.zeros(1, 3, side, side)).sum().backward()
+    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    seen, grads = LiveDiagnostics(images, side).signals(model), gradient_rows(model, lambda p: p.grad)
+    for key in ("kappa_sa", "token_cosine", "kurtosis", "negentropy"):
+        assert len(seen[key]) == count, key
+        assert all(math.isfinite(value) for value in seen[key]), key
+    assert {f"histogram_{number}" for number in (1, (count + 1) // 2, count)} <= set(seen)
+    assert ("kappa_weights" in seen) == name.startswith("deit")
+    assert all(len(grads[f"grad_{part}"]) == count for part in ("query", "key", "value", "output"))
+    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+
+
+def test_a_network_without_attention_is_refused(tmp_path: Path) -> None:
+    assert not is_known(timm.create_model("resnet10t", num_classes=0))
 
 
 def test_modes_gradients_and_random_numbers_stay(tmp_path: Path) -> None:

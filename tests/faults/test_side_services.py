@@ -60,6 +60,115 @@ def init(**options):
 """
 
 
+MLFLOW = """
+import os, pathlib, types
+LOG = pathlib.Path(os.environ["FAKE_MLFLOW_LOG"])
+FAIL = os.environ.get("FAKE_MLFLOW_FAIL", "")
+
+def note(name, text=""):
+    if name == FAIL:
+        raise RuntimeError(f"{name} failed, token {os.environ.get('MLFLOW_TRACKING_TOKEN')} is not valid")
+    with LOG.open("a") as stream:
+        stream.write(f"{name} {text}".strip() + chr(10))
+
+class entities:
+    Param = staticmethod(lambda key, value: (key, value))
+    Metric = staticmethod(lambda key, value, timestamp, step: (key, value, step))
+
+class MlflowClient:
+    def __init__(self, tracking_uri):
+        note("client", tracking_uri.partition(":")[0])
+    def get_experiment_by_name(self, name):
+        return None
+    def create_experiment(self, name):
+        return name
+    def create_run(self, experiment, run_name):
+        note("create_run", f"{experiment} {run_name}")
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
+    def update_run(self, run, status):
+        note("update_run", f"{run} {status}")
+    def log_batch(self, run, metrics=(), params=()):
+        assert len(params) <= 100 and all(len(value) <= 6000 for _, value in params)
+        if params:
+            note("params", f"{run} {len(params)}")
+        if metrics:
+            steps = sorted({step for _, _, step in metrics})
+            note("log_batch", f"{run} {steps} {sorted(key for key, _, _ in metrics)}")
+    def set_terminated(self, run):
+        note("set_terminated", run)
+"""
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for the package on the path; returns the file of what it was asked to do."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "mlflow.py").write_text(MLFLOW)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FAKE_MLFLOW_LOG", str(tmp_path / "mlflow.log"))
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "5ec4e7" * 6)
+    yield tmp_path / "mlflow.log"
+    sys.modules.pop("mlflow", None)
+
+
+@pytest.mark.parametrize("fails", ["create_run", "log_batch", "set_terminated", "never"])
+def test_mlflow_down_is_one_warning_and_the_same_run(
+    fails: str, mlflow: Path, images: ImageFolder, plain: dict[str, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("FAKE_MLFLOW_FAIL", fails)
+    with caplog.at_level(logging.WARNING, "dinoskip"):
+        final = pretrain(job(boards=("mlflow",)), images, tmp_path / "run", device="cpu")
+    assert tensor_hashes(final) == plain
+    messages = [record.getMessage() for record in caplog.records]
+    did = [line.split()[0] for line in mlflow.read_text().splitlines()]
+    if fails == "never":
+        assert messages == []
+        assert did == ["client", "create_run", "params", "update_run", *["log_batch"] * 6, "set_terminated"]
+        return
+    assert messages == [f"mlflow: {fails} failed, token *** is not valid; training goes on without it"]
+
+
+def test_a_resumed_run_is_the_same_run_of_mlflow(mlflow: Path, tmp_path: Path) -> None:
+    config = {"seed": 1, "model": {f"setting{number}": "x" * 9000 for number in range(150)}}
+    for step in (0, 4):
+        boards = Boards(["mlflow"], tmp_path, step, config)
+        boards.write(step + 1, {"loss": 1.0, "text": "left out"})
+        boards.close()
+    begun, again = mlflow.read_text().split("set_terminated r1\n")[:2]
+    assert begun.splitlines() == [
+        "client sqlite", f"create_run dinoskip {tmp_path.name}", "params r1 100", "params r1 51",
+        "update_run r1 RUNNING", "log_batch r1 [1] ['loss']",
+    ]  # fmt: skip
+    assert again.splitlines() == ["client sqlite", "update_run r1 RUNNING", "log_batch r1 [5] ['loss']"]
+
+
+@pytest.mark.slow
+def test_the_real_mlflow_in_a_database(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mlflow") is None:
+        pytest.skip("mlflow is not installed (extra mlflow)")
+    code = (
+        "from pathlib import Path; from dinoskip.training.boards import Boards\n"
+        "for step in (0, 1):\n"
+        "    b = Boards(['mlflow'], Path('.').resolve(), step, {'seed': 1}); b.write(step + 1, {'loss': 2.0 - step})\n"
+        "    b.close()\n"
+        "import mlflow, json\n"
+        "client = mlflow.MlflowClient(tracking_uri='sqlite:///' + str(Path('boards/mlflow/mlflow.db').resolve()))\n"
+        "run = client.get_run(json.loads(Path('boards/mlflow.json').read_text())['run'])\n"
+        "history = client.get_metric_history(run.info.run_id, 'loss')\n"
+        "print(run.info.status, run.data.params, [(m.step, m.value) for m in history])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "training goes on without it" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "FINISHED {'seed': '1'} [(1, 2.0), (2, 1.0)]"
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder.open(make_images(tmp_path_factory.mktemp("data") / "images"))
@@ -124,7 +233,7 @@ def test_a_resumed_run_is_the_same_run_of_wandb_and_no_key_is_written(wandb: Pat
     assert not any(os.environ["WANDB_API_KEY"].encode() in content for content in written)
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_a_missing_package_is_one_warning(
     name: str, images: ImageFolder, plain: dict[str, str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import resource
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,18 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from dinoskip import __version__, features
 from dinoskip.cli import main
+from dinoskip.data.photographs import photographs_below
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.convert import SAVE
-from dinoskip.models import Backbone
+from dinoskip.init import ModelConfig, build_model
+from dinoskip.io.files import sha256_file
+from dinoskip.models import Backbone, load_backbone, save_weights
 from tests.helpers.tiny import make_images
 
+TINY = ModelConfig(name="vit_tiny_patch16", depth=1, img_size=32)
 SPEC = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 
 
@@ -48,6 +54,92 @@ def test_rows_have_the_features_of_the_store(store: Path, tmp_path: Path) -> Non
             np.testing.assert_array_equal(np.array(row[f"block{block}_cls"]), opened.cls(block)[index])
     assert "load_dataset" in (tmp_path / "rows" / "README.md").read_text()
     assert main(["features", "convert", str(store), str(tmp_path / "rows"), "-q"]) == 0, "again, in its place"
+
+
+def test_faiss_reads_the_indexes(store: Path, tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    assert main(["features", "convert", str(store), str(tmp_path / "indexes"), "--to", "faiss", "-q"]) == 0
+    opened = features.open(store)
+    rows = json.loads((tmp_path / "indexes" / "rows.json").read_text())
+    assert rows["ids"] == list(opened.ids)
+    assert rows["offsets"] == [0, 4, 8, 12]
+    for block in opened.blocks:
+        tokens = faiss.read_index(str(tmp_path / "indexes" / f"tokens_block{block}.faiss"))
+        expected = as_float(opened.tokens(block)).reshape(-1, opened.dim)
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(tokens.reconstruct_n(0, tokens.ntotal), expected, rtol=1e-6)
+        cosines, nearest = tokens.search(expected[5:6], 1)
+        assert (int(nearest[0, 0]), float(cosines[0, 0])) == (5, pytest.approx(1, abs=1e-5))
+        assert rows["offsets"][1] <= 5 < rows["offsets"][2], "a patch of the second image"
+        cls = faiss.read_index(str(tmp_path / "indexes" / f"cls_block{block}.faiss"))
+        assert (cls.ntotal, cls.d) == (3, 192)
+
+
+def test_faiss_indexes_of_several_facets_and_sizes(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    make_images(tmp_path / "photos", 2)
+    export(
+        load_backbone(SPEC), photographs_below(tmp_path / "photos"), tmp_path / "store", [2], facet=["out", "key"],
+        norm="none", transform=NATIVE, dtype="bfloat16",
+    )  # fmt: skip
+    stores = [features.open(tmp_path / "store", facet=facet) for facet in ("out", "key")]
+    SAVE["faiss"](stores, tmp_path / "indexes")
+    rows = json.loads((tmp_path / "indexes" / "rows.json").read_text())
+    assert rows["facet"] == ["out", "key"]
+    for facet in ("out", "key"):
+        index = faiss.read_index(str(tmp_path / "indexes" / f"tokens_{facet}_block2.faiss"))
+        assert index.ntotal == rows["offsets"][-1]
+
+
+def test_card_and_copies_say_of_what_they_are(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    said = FeatureStore.open(store).provenance
+    assert said["network"]["spec"] == SPEC
+    assert said["images"] == {
+        "kind": "folder", "root": str(store.parent / "photos"), "number": 3,
+        "fingerprint": said["images"]["fingerprint"],
+    }  # fmt: skip
+    assert len(said["images"]["fingerprint"]) == 64
+    assert said["input"]["transform"] == {"mode": "square", "size": 32}
+    assert said["input"]["mean"] == FeatureStore.open(store).manifest["mean"]
+    assert said["version"] == __version__
+    assert "torch" in said["kernels"]
+    assert said["date"].endswith("Z")
+    for kind in ("huggingface", "safetensors"):
+        assert main(["features", "convert", str(store), str(tmp_path / kind), "--to", kind, "-q"]) == 0
+    card = (tmp_path / "huggingface" / "README.md").read_text()
+    for fact in (SPEC, said["images"]["fingerprint"], said["date"], said["kernels"]):
+        assert fact in card
+    assert str(store.parent) not in card, "folders of this machine"
+    with safe_open(tmp_path / "safetensors" / "block1.safetensors", "np") as file:
+        assert json.loads(file.metadata()["manifest"])["provenance"] == said
+
+
+def test_a_weights_file_is_named_without_its_folders(tmp_path: Path) -> None:
+    make_images(tmp_path / "photos", 2)
+    weights = tmp_path / "mine.safetensors"
+    save_weights(weights, build_model(TINY, 0).state_dict(), TINY, {})
+    opened = export(
+        load_backbone(f"weights:{weights}"), photographs_below(tmp_path / "photos"), tmp_path / "store", [1],
+        transform=Transform(size=32),
+    )  # fmt: skip
+    network = opened.provenance["network"]
+    assert (network["file"], network["file_sha256"]) == ("mine.safetensors", sha256_file(weights))
+    pytest.importorskip("pyarrow")
+    SAVE["huggingface"]([opened], tmp_path / "rows")
+    card = (tmp_path / "rows" / "README.md").read_text()
+    assert "`weights:mine.safetensors`" in card
+    assert str(tmp_path) not in card
+
+
+def test_a_store_of_an_earlier_version_says_less(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    shutil.copytree(store, tmp_path / "store")
+    (tmp_path / "store" / "provenance.json").unlink()
+    opened = FeatureStore.open(tmp_path / "store")
+    assert (opened.provenance, opened.verify()) == ({}, [])
+    SAVE["huggingface"]([opened], tmp_path / "rows")
+    assert opened.weights_hash in (tmp_path / "rows" / "README.md").read_text()
 
 
 def test_datasets_opens_the_folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +178,7 @@ def arrays_of(copy: Path, store: FeatureStore) -> dict[str, np.ndarray]:
     if copy.name == "safetensors":
         for path in copy.glob("*.safetensors"):
             with safe_open(path, "pt") as opened:
-                assert json.loads(opened.metadata()["manifest"]) == store.manifest
+                assert json.loads(opened.metadata()["manifest"]) == {**store.manifest, "provenance": store.provenance}
                 for name in opened.keys():  # noqa: SIM118 - not a dictionary
                     tensor = opened.get_tensor(name)
                     expected = torch.int64 if name == "offsets" else getattr(torch, store.dtype)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import timm
 import torch
 
 from dinoskip.errors import ConfigError
@@ -38,6 +39,29 @@ def test_skips_and_layer_scale_are_fine(options: dict[str, Any]) -> None:
     assert conditioned_(model) is model
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {f"blocks.{index}.attn.qkv.weight" for index in range(2)}
+
+
+@pytest.mark.parametrize("options", [{"qk_norm": True}, {"qk_norm": True, "scale_attn_norm": True}])
+def test_norms_of_queries_and_keys_stay_and_the_matrices_below_are_conditioned(options: dict[str, Any]) -> None:
+    """Secs. 3.3 and A.2: the initialisation works on top of norms; the network computes with them as before."""
+    model = timm.create_model("vit_tiny_patch16_224", depth=2, img_size=32, num_classes=0, **options)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    conditioned_(model, seed=3)
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {f"blocks.{index}.attn.qkv.weight" for index in range(2)}
+    plain = timm.create_model("vit_tiny_patch16_224", depth=2, img_size=32, num_classes=0)
+    conditioned_(plain, seed=3)
+    assert torch.equal(model.blocks[1].attn.qkv.weight, plain.blocks[1].attn.qkv.weight)
+    query, key, value, _ = head_factors(model.blocks[0].attn)
+    for head in (*query, *key, value[:, :64]):  # float32 weights: 1e-6
+        singular = torch.linalg.svdvals(head)
+        assert float(singular.max() / singular.min()) == pytest.approx(1, abs=1e-5)
+    assert bool(model(torch.randn(1, 3, 32, 32)).isfinite().all())
+
+
+def test_heads_of_two_queries_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"conditioned_ cannot initialise blocks\.0\.attn, .*two queries and two"):
+        conditioned_(timm.create_model("vit_tiny_patch16_224", depth=1, attn_layer="diff"))
 
 
 def test_every_head_reads_the_same_coordinates() -> None:

@@ -77,7 +77,6 @@ def test_what_does_not_go_is_said_before_anything_is_computed(model: dict[str, A
     ("change", "message"),
     [
         ({"pretrain": {"objective": "mae"}}, "is trained by dino alone"),
-        ({"pretrain": {"diagnose_every": 1}}, "diagnose_every: looks into ViTs of ours"),
         ({"model": {"name": "timm:cait_xxs24_224", "img_size": 224}}, "crops.local_size: 96 is refused by the network"),
         ({"optimizer": {"layer_decay": 0.5}}, "layer_decay: is of ViTs of ours"),
     ],

@@ -1,5 +1,6 @@
 from .curves import curves_figure as curves_figure
 from .drawing import Figure as Figure
+from .networks import jacobian_figure as jacobian_figure
 from .networks import network_figures as network_figures
 from .networks import signal_figure as signal_figure
 from .networks import spectrum_figure as spectrum_figure
@@ -10,6 +11,7 @@ from .results import depth_figure as depth_figure
 from .results import epochs_figure as epochs_figure
 from .results import features_figure as features_figure
 from .results import roughness_figure as roughness_figure
+from .training import histograms_figure as histograms_figure
 from .training import loss_figure as loss_figure
 from .training import online_figure as online_figure
 from .training import skip_weight_figure as skip_weight_figure

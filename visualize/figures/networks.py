@@ -67,6 +67,26 @@ def spectrum_figure(spectra: Mapping[str, Sequence[float]], out: Path, variants:
     )  # fmt: skip
 
 
+def jacobian_figure(networks: Mapping[str, Mapping[str, Any]], out: Path) -> Figure | None:
+    """κ and largest singular value of J_l, of :func:`dinoskip.diagnostics.network_jacobian.network_jacobian`, by block.
+
+    ``networks`` are their ``rows`` by name. None where there is none.
+    """
+    if not networks:
+        return None
+    rows = {name: network["rows"] for name, network in networks.items()}
+    return _by_block(
+        rows, _DEPTH, out, "Jacobian of the last block's output by each block's weights, on a photograph",
+        _DEPTH_READING, list(rows),
+    )  # fmt: skip
+
+
+_DEPTH = {
+    "largest": "largest singular value of J",
+    "kappa": "κ(J), attention",
+    "kappa_seen": "κ(J), attention, without what norms take",
+    "kappa_mlp_seen": "κ(J), MLP, without what norms take",
+}
 _POINTS = 40  # of a curve
 KAPPAS = {
     "kappa_attention": "κ(attention), median",
@@ -85,9 +105,10 @@ _SIGNALS = {
     "attention_entropy": "attention entropy / ln n",
     "attention_diagonal": "mean diagonal of attention",
     "excess_kurtosis": "excess kurtosis of outputs",
+    "negentropy": "negentropy of outputs, nats",
     "grad_query": "query gradient",
 }
-LOGARITHMIC = (*KAPPAS.values(), "effective rank", "mean diagonal of attention", "query gradient")
+LOGARITHMIC = (*KAPPAS.values(), *_DEPTH.values(), "effective rank", "mean diagonal of attention", "query gradient")
 
 
 _SIGNAL_READING = (
@@ -101,6 +122,11 @@ _WEIGHTS_READING = (
 _SPECTRUM_READING = (
     "A curve that falls far belongs to a badly conditioned Jacobian: a step of gradient descent changes the output in "
     "few directions. The Jacobian is taken with respect to W_Q, W_K and W_V of all heads, on a photograph."
+)
+_DEPTH_READING = (
+    "A κ(J) that grows towards the first blocks means that a step of gradient descent on them changes the output in "
+    "few directions: eq. 9 multiplies a factor for every block above, which skips (eq. 8) keep near the identity. "
+    "Networks too wide for all singular values have κ(J) as a lower bound, comparable between networks of one width."
 )
 _SIGNALS_READING = (
     "At a token cosine near 1 the tokens of an image are equal. The dense features of such a block hold no "

@@ -29,6 +29,13 @@ _ONLINE_READING = (
     "Look for lines that rise. Where a line falls while the loss still falls, the features become worse, and an "
     "earlier epoch should be evaluated, too."
 )
+_KAPPAS = ("kappa_attention", "kappa_sa")
+_STEPS = 5  # curves of a panel: more cannot be told apart
+_HISTOGRAM = "histogram_"
+_HISTOGRAM_READING = (
+    "From light to dark: early to late in training. The dashed line is a Gaussian's density. Tails that rise with the "
+    "step are outliers, which a range of few bits must span."
+)
 _INSIDE_READING = (
     "Look for a token cosine that approaches 1 (all tokens become equal, and other measures of them are degenerate), "
     "an entropy of 1 (attention averages) or 0 (it copies), and query gradients that vanish."
@@ -132,8 +139,9 @@ def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
     """Rows of each run's ``diagnostics.jsonl`` against step: the median over blocks of every quantity."""
     titles = {
         "entropy": "attention entropy / ln n", "diagonal": "mean diagonal of attention",
-        "token_cosine": "token cosine", "kurtosis": "excess kurtosis of outputs", "grad_query": "query gradient",
-        **{key: KAPPAS[key] for key in KAPPAS if key == "kappa_attention" or key.startswith("kappa_weights")},
+        "token_cosine": "token cosine", "kurtosis": "excess kurtosis of outputs",
+        "negentropy": "negentropy of outputs, nats", "grad_query": "query gradient",
+        **{key: KAPPAS[key] for key in KAPPAS if key in _KAPPAS or key.startswith("kappa_weights")},
     }  # fmt: skip
     panels = {
         title: {
@@ -152,3 +160,45 @@ def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
         logarithmic=LOGARITHMIC,
         along="step",
     )
+
+
+def histograms_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
+    """Density of the last block's standardised outputs at up to five steps, a panel a run (paper 4, figs. 7 to 9).
+
+    From the rows of each ``diagnostics.jsonl``; None if none has a histogram.
+    """
+    shown: dict[str, list[tuple[int, list[float]]]] = {}
+    for name, rows in runs.items():
+        keys = {int(key.removeprefix(_HISTOGRAM)) for row in rows for key in row if key.startswith(_HISTOGRAM)}
+        if keys:
+            kept = [(int(row["step"]), row[key]) for row in rows if (key := f"{_HISTOGRAM}{max(keys)}") in row]
+            where = np.linspace(0, len(kept) - 1, min(_STEPS, len(kept))).round().astype(int)
+            shown[name] = [kept[index] for index in where]
+    if not shown:
+        return None
+    places = variant_places(list(runs))
+
+    def draw() -> Any:
+        figure, grid = panels(len(shown))
+        for axes, (name, curves) in zip(grid, shown.items(), strict=True):
+            for place, (step, density) in enumerate(curves, 1):
+                axes.plot(_middles(len(density)), density, color=variant_colour(places[name]),
+                          alpha=0.2 + 0.8 * place / len(curves), linewidth=1.2, label=f"step {step}")  # fmt: skip
+            middles = np.array(_middles(96))
+            axes.plot(middles, np.exp(-(middles**2) / 2) / math.sqrt(2 * math.pi), color="0.5", linestyle="--")
+            axes.set(xlabel="standard deviations", yscale="log", ylim=(1e-5, 2), xlim=(-8, 8))
+            axes.legend(fontsize="small", frameon=False)
+            heading(axes, name)
+        grid[0].set_ylabel("density")
+        return figure
+
+    words = [
+        f"{clean(name, 40)} at steps {', '.join(str(step) for step, _ in curves)}" for name, curves in shown.items()
+    ]
+    caption = "Outputs of the last block while training, standardised, on two fixed images"
+    return write_figure(out, draw, caption, "; ".join(words), _HISTOGRAM_READING)
+
+
+def _middles(count: int) -> list[float]:
+    """Middles of ``count`` bins of equal width from -8 to 8."""
+    return [-8 + 16 * (index + 0.5) / count for index in range(count)]

@@ -146,6 +146,7 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
         "loss": trained,
         "online": trained and bool(recipe.online_every) and bool(study.online.parts or expected.supervised),
         "inside-training": trained and bool(recipe.diagnose_every),
+        "histograms-training": trained and bool(recipe.diagnose_every),
         "signal": True,
         "weights": trained,
         "blocks": any(expected.measures()),

@@ -243,6 +243,11 @@ class Shrink:
         if "analyze" in type(self.study).model_fields:
             small = {"model": f"vit_mini_patch{self.patch}", "depth": self.blocks, "img_size": self.side, "photos": 1}
             tree["analyze"] = {**tree.get("analyze", {}), **small}
+            # every precision is a pass over all images: of the networks' own size and few
+            few = {"quantise": {"train_images": 12, "val_images": 4}, "label_free": {"images": 8}}
+            for part, numbers in few.items():
+                if tree["analyze"].get(part):
+                    tree["analyze"][part] |= numbers | {"size": self.side}
         gallery = tree.setdefault("gallery", {})
         gallery |= {"first": 2, "size": self.side}
         if "block" in gallery:

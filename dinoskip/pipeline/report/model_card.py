@@ -15,6 +15,7 @@ from dinoskip.decisions.choosing import Score
 from dinoskip.errors import DataError
 from dinoskip.io.files import read_json
 from dinoskip.results.rows import EvalResult
+from dinoskip.runtime.provenance import utc_date
 from dinoskip.settings.config import dump
 from dinoskip.settings.tasks import TASKS, task
 from dinoskip.settings.vit_config import VitConfig
@@ -115,7 +116,7 @@ def _what(source: CardSource) -> Iterator[str]:
         kind = f"with skip connections of weight {change} (product {weight.product(source.model.blocks):.2g})"
     yield f"`{source.model.name}` {kind}: {source.model.blocks} blocks of {width} channels, patches of {patch} pixels,"
     yield f"trained at {source.model.img_size} × {source.model.img_size}. For frozen features of images; no classifier."
-    yield f"Written by dinoskip {__version__}; sha256 of the weights: `{source.weights}`."
+    yield f"Written by dinoskip {__version__} on {utc_date()[:10]}; sha256 of the weights: `{source.weights}`."
     yield ""
 
 

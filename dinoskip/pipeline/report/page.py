@@ -283,7 +283,9 @@ def _figures(task: Task, report: Report, out: Path) -> list[Any]:
     drawn.append(_features_figure(task, out))
     order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
-    drawn.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+    inside = _logs(task, "diagnostics.jsonl")
+    drawn.append(figures.training_figure(inside, out / "inside-training"))
+    drawn.append(figures.histograms_figure(inside, out / "histograms-training"))
     return [figure for figure in drawn if figure is not None]
 
 

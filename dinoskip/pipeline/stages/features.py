@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
-from dinoskip.pipeline.stages.inputs import export_options, open_backbone, open_split, readable_by
+from dinoskip.pipeline.stages.inputs import dataset_of, export_options, open_backbone, open_split, readable_by
 from dinoskip.pipeline.stages.settings import FEATURES_VERSION, FeatureSettings
 
 
@@ -16,6 +16,7 @@ def run(task: Task) -> None:
     from dinoskip.runtime.distributed import world  # torch, as all of these
 
     wanted = task.settings
+    config, root = dataset_of(task)
     dataset = open_split(task, wanted.use, wanted.split)
     with world(task.device) as here:
         weights = task.inputs.get("weights")
@@ -29,6 +30,7 @@ def run(task: Task) -> None:
             workers=task.workers,
             here=here,
             reserve=task.reserve,
+            images={"kind": config.kind, "root": str(root or config.root), "split": wanted.split},
             **options,
         )
 

@@ -41,6 +41,10 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--model", default="vit_small_patch16", help="the untrained model (default: vit_small_patch16)")
     parser.add_argument("--depth", type=count, default=12, help="its blocks (default: 12)")
     parser.add_argument("--seed", type=count, default=0, help="(default: 0)")
+    parser.add_argument(
+        "--jacobian", action="store_true",
+        help="also κ of the network's Jacobian by each block's weights (needs --data; at ViT-S minutes a network)",
+    )  # fmt: skip
     json_option(parser)
 
 
@@ -53,8 +57,8 @@ def analyze(args: Args) -> int:
         return _along_the_dial(args)
     if args.data:
         return _on_photographs(args)
-    if args.out or args.knn or args.probe:
-        raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
+    if args.out or args.knn or args.probe or args.jacobian:
+        raise ConfigError("analyze: --out, --knn, --probe and --jacobian go with --data DIR")
     from dinoskip_diagnostics.tables import analysis, as_text  # torch
 
     if args.network:
@@ -102,7 +106,7 @@ def _on_photographs(args: Args) -> int:
 
     from dinoskip.diagnostics import bundled_photos
     from dinoskip.models import load_backbone
-    from dinoskip_diagnostics import inspection
+    from dinoskip_diagnostics import depth, inspection
 
     read = [args.data] if args.data != "bundled" else []
     output = Output(given_folder(args.out or ".", read if args.out else ()), "analyze")
@@ -129,14 +133,17 @@ def _on_photographs(args: Args) -> int:
             known = inspection.inputs_of(backbone, paths, args.size)
         scores += inspection.quantised_scores(backbone, measures, known, precisions)
     report = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
+    depths = depth.through_the_depth(backbones, inputs) if args.jacobian else {}
+    report |= {"jacobian": depths} if depths else {}
     if args.out:
         with output.filled() as folder:
             write_json(folder / "inside.json", report)
             inspection.draw(result, folder)
+            depth.draw(depths, folder)
     if args.json:
         print_json(report)
     else:
-        say(*inspection.inside_text(result, scores).split("\n"))
+        say(*inspection.inside_text(result, scores).split("\n"), *depth.depth_text(depths))
     return 0
 
 

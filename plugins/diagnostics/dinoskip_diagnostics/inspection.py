@@ -38,7 +38,8 @@ CALIBRATION = 160
 _INSIDE = (
     "attention_diagonal", "attention_entropy", "kappa_attention", "ln_kappa_tokens", "token_cosine", "effective_rank",
     "norm_ratio", "outlier_share",
-    "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "grad_query",
+    "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "negentropy",
+    "grad_query",
 )  # fmt: skip
 
 

@@ -27,6 +27,21 @@ def test_analyze_along_the_dial(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "--dial", "1", VIT]) == 2
 
 
+@pytest.mark.slow  # every instrument and figure
+def test_analyze_through_the_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--data", "bundled", "--count", "1", "--size", "32", "--model", "vit_mini_patch16", "--depth", "2"]
+    assert main(["analyze", *small, "--jacobian", "--out", str(tmp_path / "out"), "-q"]) == 0
+    found = json.loads((tmp_path / "out" / "inside.json").read_text())["jacobian"]
+    assert set(found) == {"skip", "skipless default", "skipless initialised"}
+    for network in found.values():
+        assert [row["block"] for row in network["rows"]] == [1, 2]
+        assert all(row["kappa"] >= 1 and row["kappa_seen"] is None for row in network["rows"]), "640 outputs: bounds"
+    assert (tmp_path / "out" / "jacobian.svg").stat().st_size > 1000
+    assert "kappa_seen" in capsys.readouterr().out
+    assert main(["analyze", "--jacobian"]) == 2
+    assert "go with --data" in capsys.readouterr().err
+
+
 def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "--model", "vit_tiny_patch16", "--depth", "3", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -28,7 +28,8 @@ CUTTING_THE_SKIP = (
     Item(
         "equations 5, 6, 8, 9",
         "condition of the whole network's Jacobian through the depth",
-        why="checked on random blocks (check 40); no command measures it of a network",
+        ("dinoskip analyze --data bundled --jacobian",),
+        "at one image; above 512 outputs κ is a lower bound; eq. 6 is checked on random blocks (check 40)",
     ),
 )
 
@@ -73,7 +74,9 @@ GRAYING = (
     Item(
         "figure 5",
         "condition of attention's output while training",
-        why="diagnose_every records the condition of weights and Jacobian, not that of attention's output",
+        ("paper/graying_epsilon.yaml",),
+        "median over blocks, of one image",
+        figure="inside-training",
     ),
     Item(
         "figures 7, 8",
@@ -96,7 +99,8 @@ CONDITIONED = (
         figure="inside-training",
     ),
     Item("figures 1, 3, others", "the same of XCiT-M and Nyströmformer",
-         why="diagnose_every reads our own ViTs; XCiT's attention is over channels, Nyströmformer's is not here"),
+         why="XCiT's attention is over channels, of which Theorem 3.1 says nothing (conditioned_table1_xcit draws κ of "
+             "its outputs), and Nyströmformer is not here"),
     Item("table 1, ViT-B", "top-1 by initialisation", (VIT,), "ViT-B's recipe is not unique in the paper's source",
          "conditioned.table1.vit"),
     Item("table 1, DeiT-B", "the same", ("paper/conditioned_table1_deit.yaml",),
@@ -135,10 +139,10 @@ QUANTISATION = (
     Item("figure 3", "loss and kurtosis by optimizer and temperature while training", (OPTIMIZERS,), _IMAGES,
          figure="inside-training"),
     Item("figures 5, 6", "second-order optimizers", (OPTIMIZERS,), _IMAGES, figure="loss"),
-    Item("figures 7 to 9", "histograms of activations while training",
-         why="histograms are drawn of the trained networks (img/histograms), not by step"),
+    Item("figures 7 to 9", "histograms of activations while training", (ROUNDED, OPTIMIZERS), _IMAGES,
+         figure="histograms-training"),
     Item("figures 11, 13, 15", "SQNR, NMSE and negentropy by layer", (ROUNDED,),
-         "negentropy stands in the analysis' inside.json and in no figure", figure="sqnr"),
+         "negentropy is a panel of img/signals", figure="sqnr"),
     Item("Theorem 1's table", "kurtosis of eight language models",
          why='of trained language models, without a threshold for "near-Gaussian"'),
     Item("section 5", "24-layer LLaMA on FineWeb-Edu, eight tasks", why=f"language: {_EXAMPLE}"),

@@ -1,7 +1,7 @@
 """Published tables of the other papers, as far as their networks are ours: our numbers beside the printed ones.
 
-A line is a variant of the study that has the table's label. Networks that are not plain ViTs (Swin, CaiT, PVT, XCiT,
-DaViT), linear attention and tasks other than images are left out.
+A line is a variant of the study that has the table's label. Networks of timm (Swin, CaiT, PVT, XCiT, DaViT) are among
+them; linear attention, tables of text and the large networks of tables 12 and 13 but ViTs are left out.
 """
 
 from __future__ import annotations

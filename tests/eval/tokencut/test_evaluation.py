@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pycocotools.coco import COCO
 
 import eval.resumed
 import eval.tokencut.evaluation
@@ -23,6 +27,7 @@ from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
 from dinoskip.results.statistics import clopper_pearson
 from dinoskip.runtime.arithmetic import kernels
+from eval.coco_results import coco_image_id
 from eval.discovery import is_hit
 from eval.pixels import pixel_tokens
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
@@ -125,6 +130,44 @@ def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore
         found = [boxes[name][str(block)] for name in store.ids]
         truth = [dataset.boxes(index) for index in range(4)]
         assert rows[block - 1].value == 100 * np.mean([is_hit(*pair) for pair in zip(found, truth, strict=True)])
+
+
+def test_coco_reads_boxes_and_masks(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    """pycocotools loads them, and its boxes and pixels are those of the other files."""
+    evaluate(store, dataset, tmp_path / "out", TokenCutConfig(coco=True), {})
+    boxes = json.loads((tmp_path / "out" / "boxes.json").read_text())
+    images = [
+        {"id": coco_image_id(name), "height": SIZES[i][0], "width": SIZES[i][1], "file_name": name}
+        for i, name in enumerate(store.ids)
+    ]
+    known = {"images": images, "categories": [{"id": 1, "name": "object"}], "annotations": []}
+    (tmp_path / "truth.json").write_text(json.dumps(known))
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(str(tmp_path / "truth.json"))
+        loaded = truth.loadRes(str(tmp_path / "out" / "coco_block2.json"))
+    masks, start = np.load(tmp_path / "out" / "masks_block2.npy"), 0
+    for index, name in enumerate(store.ids):
+        rows, columns = store.grid(index)
+        mask = masks[start : start + rows * columns].reshape(rows, columns)
+        start += rows * columns
+        found = loaded.loadAnns(loaded.getAnnIds(imgIds=[coco_image_id(name)]))
+        x1, y1, x2, y2 = boxes[name]["2"]
+        if x1 < 0:
+            assert not found
+            continue
+        assert [one["bbox"] for one in found] == [[x1, y1, x2 - x1, y2 - y1]]
+        decoded = loaded.annToMask(found[0])
+        assert decoded.shape == SIZES[index]
+        for row, column in itertools.product(range(rows), range(columns)):
+            patch = decoded[8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+            assert (patch == mask[row, column]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("000000000139", 139), ("val2017/000000000139.jpg", 139), ("2007_000027", "2007_000027")]
+)
+def test_image_ids_of_coco(name: str, number: int | str) -> None:
+    assert coco_image_id(name) == number
 
 
 def test_windows_give_the_files_of_a_store(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from visualize.figures import loss_figure, online_figure, skip_weight_figure, training_figure
+from visualize.figures import histograms_figure, loss_figure, online_figure, skip_weight_figure, training_figure
 from visualize.palette import variant_colour, variant_places
 
 
@@ -35,6 +35,16 @@ def test_medians_over_blocks_against_step(tmp_path: Path) -> None:
     assert "token cosine" not in found.alt, "no panel for what the rows do not have"
     assert found.light.read_text().startswith("<?xml")
     assert found.dark.is_file()
+
+
+def test_densities_of_the_last_block_by_step(tmp_path: Path) -> None:
+    density = [0.0] * 40 + [6 / 16] * 16 + [0.0] * 40
+    logged = [{"step": step, "epoch": 1, "histogram_1": [1.0] * 96, "histogram_4": density} for step in range(20)]
+    figure = histograms_figure({"a": logged, "b": rows(1.0)}, tmp_path / "h")
+    assert figure is not None
+    assert figure.light.stat().st_size > 1000
+    assert figure.alt == "a at steps 0, 5, 10, 14, 19"
+    assert histograms_figure({"b": rows(1.0)}, tmp_path / "none") is None
 
 
 def test_no_rows_no_figure(tmp_path: Path) -> None:

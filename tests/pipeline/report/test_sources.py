@@ -1,0 +1,42 @@
+"""Of which network and images rows are, from what the outputs of a study record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dinoskip.io.files import read_json, read_manifest, write_manifest
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.report.sources import sources_of
+from dinoskip.pipeline.stages.settings import FeatureSettings
+from dinoskip.results.rows import EvalResult, read_rows, write_rows
+
+ROW = EvalResult("mIoU", 1.0, "probe", "1", "voc", "val", 3, model="dino")
+EXTERNAL = {"voc: images of val": "ab" * 32, "voc: targets of val": "cd" * 32}
+
+
+def published(folder: Path, external: dict[str, str]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "x").write_text("x")
+    write_manifest(folder, {"record": {"settings": {"dataset": {"kind": "voc"}}, "external": external}})
+    return folder
+
+
+def test_rows_say_network_and_images(tmp_path: Path) -> None:
+    settings = FeatureSettings("segmentation", "val", ["out"], ["none"], {}, "all", backbone="timm:vit")
+    nodes = [Node("features/dino/voc", "features", settings, variant="dino"), Node("data/scenes", "data", {})]
+    outputs = {
+        "features/dino/voc": published(tmp_path / "a", EXTERNAL),
+        "data/scenes": published(tmp_path / "b", {}),
+    }
+    sources = sources_of(nodes, outputs)
+    row = sources.of_row(ROW)
+    assert (row.network, row.images) == ("timm:vit", f"voc {'ab' * 8}")
+    assert row == ROW, "what is added is no part of what makes rows equal"
+    baseline = sources.of_row(ROW.baseline("majority class", 1.0))
+    assert (baseline.network, baseline.images) == ("", row.images)
+    other = sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "scenes", "val", 3, model="mine"))
+    assert (other.network, other.images) == ("", read_manifest(tmp_path / "b").hash[:16])
+    write_rows(tmp_path / "rows.json", [row, ROW])
+    back = [(one.network, one.images) for one in read_rows(tmp_path / "rows.json")]
+    assert back == [(row.network, row.images), ("", "")]
+    assert "network" not in read_json(tmp_path / "rows.json")[1]
