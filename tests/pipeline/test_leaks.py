@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip import evaluate
 from dinoskip.cli import main
-from dinoskip.data import equal_images
+from dinoskip.data import equal_images, near_images
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
 from dinoskip.pipeline.leaks import SplitOfData, SplitUse, comparisons, verdicts
@@ -131,6 +131,32 @@ def test_equal_files_stop_plan_and_commands_until_they_are_accepted(
     monkeypatch.undo()
     (folder / "val/b/1.png").write_bytes((folder / "val/b/2.png").read_bytes())
     assert main(["plan", study]) == 0, "another file, another comparison"
+
+
+def test_resized_copies_are_doubtful_where_they_are_many_and_looked_for_once(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "val/b/1.png").unlink()
+    with Image.open(folder / "train/b/4.png") as one:
+        one.resize((64, 64), Image.Resampling.BICUBIC).save(folder / "val/b/1.webp")
+    study = study_of_folder(tmp_path, folder)
+    assert main(["plan", study]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in ("pets val: 1 of 6 ", "val/b/1.webp and train/b/4.png", "--accept near-equal-images:pets"):
+        assert part in line
+    monkeypatch.setattr(near_images, "grey_thumbnail", None)  # would fail: what was compared is not decoded again
+    assert main(["plan", study, "--accept", "near-equal-images:pets"]) == 0
+
+
+def test_frames_of_one_recording_on_both_sides_are_said_to_be_that(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "val/b/1.png").unlink()
+    for number in range(5):
+        with Image.open(folder / f"train/b/{number}.png") as one:
+            one.resize((64, 64), Image.Resampling.BICUBIC).save(folder / f"val/b/9{number}.webp")
+    assert main(["plan", study_of_folder(tmp_path, folder)]) == 3
+    assert "split by recording" in capsys.readouterr().err
 
 
 def test_what_was_accepted_is_recorded_in_manifests_and_said_on_the_page(folder: Path, tmp_path: Path) -> None:

@@ -274,21 +274,33 @@ def ade20k_shifted(values: LabelValues) -> Finding | None:
     if values.with_heights < _ENOUGH:
         return None
 
-    def score(shift: int) -> float:
-        total = 0.0
-        for value in values.values:
-            number = values.numbers[value] + shift
-            if values.numbers[value] != IGNORE and 0 <= number < len(values.names):
-                name = values.names[number]
-                total += values.heights[value] * ((name in _UPPER) - (name in _LOWER))
-        return total
+    def sign(value: int, shift: int) -> int:
+        number = values.numbers[value] + shift
+        if values.numbers[value] == IGNORE or not 0 <= number < len(values.names):
+            return 0
+        return (values.names[number] in _UPPER) - (values.names[number] in _LOWER)
 
-    best = max(_SHIFTS, key=score)
-    if score(best) <= score(0) + 0.02 * values.with_heights**0.5:
+    best = best_shift(values, sign, 0.02)
+    if best == 0:
         return None
     text = f"skies and floors lie where they do in photographs if every class number is raised by {best}"
     remedy = "numbering=reduced ignores 255; see whether the masks were reduced by one and other kept as 0"
     return Finding("ade20k-shifted", "doubtful", text, remedy)
+
+
+def best_shift(values: LabelValues, sign: Callable[[int, int], int], margin: float) -> int:
+    """By how much class numbers must be raised for what they name to lie where it does in photographs; mostly 0.
+
+    ``sign(value, shift)``: 1 for what lies above the middle, such as sky, -1 for what lies below, else 0, of what the
+    value names with its number raised. ``margin``, times the root of the number of files, is what a shift must be
+    better by.
+    """
+
+    def score(shift: int) -> float:
+        return sum(values.heights[value] * sign(value, shift) for value in values.values)
+
+    best = max(_SHIFTS, key=score)
+    return best if score(best) > score(0) + margin * values.with_heights**0.5 else 0
 
 
 STUFF_GAPS = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
