@@ -24,7 +24,7 @@ from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask, stored_geometry
 
-VERSION = 2
+VERSION = 3
 """Of what is counted: part of the key under which it is kept."""
 MOST = 5000
 """Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
@@ -71,7 +71,7 @@ class LabelValues:
     ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
     images, ``swapped`` those of them that are as high as these are wide. Of
-    ``boxes``, ``unit_boxes`` lie in the first pixel of their images.
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class.
     """
 
     label: str
@@ -102,6 +102,7 @@ class LabelValues:
     first_misfit: str = ""
     boxes: int = 0
     unit_boxes: int = 0
+    objects: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -131,6 +132,7 @@ class LabelValues:
             files=tuple(a + b for a, b in zip(self.files, other.files, strict=True)),
             pixels=tuple(a + b for a, b in zip(self.pixels, other.pixels, strict=True)),
             heights=tuple(a + b for a, b in zip(self.heights, other.heights, strict=True)),
+            objects=tuple(a + b for a, b in zip(self.objects, other.objects, strict=False)),
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             **{name: getattr(self, name) or getattr(other, name) for name in firsts},
         )
@@ -227,7 +229,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
 
 
 def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) -> LabelValues:
-    count, unit, failed = 0, 0, list[str]()
+    count, unit, failed, each = 0, 0, list[str](), dict.fromkeys(found.names, 0)
     for index in chosen:
         try:
             objects = opened.objects(index)
@@ -235,9 +237,14 @@ def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) 
             failed.append(f"{opened.path(index).name}: {error}")
             continue
         count += len(objects)
+        for box in objects:
+            each[box.label] += 1
         unit += sum(max(box.x2, box.y2) <= 1 for box in objects)
     first = next(iter(failed), "")
-    return replace(found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first)
+    return replace(
+        found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first,
+        objects=tuple(each.values()),
+    )  # fmt: skip
 
 
 def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:

@@ -130,9 +130,7 @@ def near_pairs(first: Thumbnails, second: Thumbnails) -> list[tuple[int, int]]:
     return pairs
 
 
-def near_images(
-    scored: ImageFiles, fitted: ImageFiles, of_scored: Thumbnails, of_fitted: Thumbnails
-) -> NearCommon:
+def near_images(scored: ImageFiles, fitted: ImageFiles, of_scored: Thumbnails, of_fitted: Thumbnails) -> NearCommon:
     """Return how many images of ``scored`` have a near copy in ``fitted`` that is not the same file by its bytes."""
     found = dict([*near_pairs(of_scored.mirrored(), of_fitted), *near_pairs(of_scored, of_fitted)])
     pairs = [pair for pair in sorted(found.items()) if not _same(scored, fitted, pair)]

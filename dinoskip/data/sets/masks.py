@@ -11,11 +11,12 @@ from pydantic import Field
 
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import name_key, read_text
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
-from dinoskip.data.sets.signatures import object_as_void
+from dinoskip.data.sets.signatures import Finding, is_background, object_as_void
 from dinoskip.data.splits import split_path
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import read_regular
@@ -50,6 +51,29 @@ def read_listed_labels(path: Path) -> ClassMap:
     return ClassMap(tuple(name for name, kept in zip(names, scored, strict=True) if kept), table)
 
 
+_ENOUGH, _MOST_PIXELS = 5, 0.5  # masks, and their share that only what is left of images is likely to have
+
+
+def background_unlisted(values: LabelValues) -> Finding | None:
+    """A list without the background, of which 0 is the first class: all classes are one too high, the last in no mask.
+
+    Where the last class occurs, its value is none of the list, which is refused.
+    """
+    names, whole = values.names, values.read - values.unreadable
+    if whole < _ENOUGH or values.read < values.total or values.numbers[0] != 0 or len(values.classes) < 2:
+        return None
+    if values.never_seen != names[-1:] or any(map(is_background, names)) or values.files[0] < whole:
+        return None
+    share = values.pixels[0] / max(sum(values.pixels), 1)
+    if share <= _MOST_PIXELS:
+        return None
+    text = (
+        f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels, and no mask has "
+        f"{names[-1]}: the list of classes may lack the background"
+    )
+    return Finding("background-unlisted", "doubtful", text, "if 0 is the background: first_value=1")
+
+
 class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
@@ -58,7 +82,7 @@ class MasksConfig(TrainSubset, PairedMasks):
     masks may have an ending after the image's, and other formats without loss are read where there are no PNGs.
     """
 
-    signatures = (object_as_void,)
+    signatures = (object_as_void, background_unlisted)
     kind: Literal["masks"] = "masks"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")

@@ -90,7 +90,9 @@ _FIRST: tuple[Signature, ...] = (_unreadable, _misfits)
 
 # Files that a turn needs, and how much better labels must then follow: by masks and by boxes, which have edges of other
 # things along them. The best level must be that of labels that follow at all, in small sets more (docs/datasets.md).
-_TURNED = {"boxes": ((10, 0.05), (5, 0.1)), "masks": ((3, 0.04), (1, 0.08))}
+_BORDERS = ((3, 0.04), (1, 0.08))
+_TURNED = {"boxes": ((10, 0.05), (5, 0.1)), "masks": _BORDERS, "outlines": _BORDERS}
+_STRAYS, _STRAY_SHARE = 3, 0.04  # files that are turned by themselves; of right ones none in 380, or one in 100 boxes
 _SURE = 3  # masks from which on a turn is refused; of fewer it is doubtful
 _FOLLOWS = 0.62  # mean rank of edges on borders of masks: of their photographs .74 to .78, of others about .55
 _FLOORS = ((10, 0.6), (1, 0.65))
@@ -98,13 +100,12 @@ _FLOORS = ((10, 0.6), (1, 0.65))
 
 def turned(values: LabelValues) -> Finding | None:
     """Masks or boxes that follow their photographs better if they are mirrored or rotated."""
-    what = "boxes" if values.label == "detection" else "masks"
-    turns = values.turns
+    turns, what = values.turns, values.turns.by
     best = max(TURNS, key=lambda turn: -turns.gain(turn) if turns.files[turn - 1] else -1.0)
     count = turns.files[best - 1]
     margin = next((needed for least, needed in _TURNED[what] if count >= least), None)
     if margin is None or turns.gain(best) >= -margin:
-        return None
+        return _some_turned(values)
     if turns.level(best) < next(floor for least, floor in _FLOORS if count >= least):
         return None  # they follow in no turn
     text = (
@@ -115,6 +116,20 @@ def turned(values: LabelValues) -> Finding | None:
         return Finding("turned-labels", "doubtful", text, "see by what they were turned")
     state: State = "refused" if count >= _SURE else "doubtful"
     return Finding("turned-labels", state, text, f"mask_turn={best} reads them so")
+
+
+def _some_turned(values: LabelValues) -> Finding | None:
+    """A part of the files that is turned, as mirrored copies with the labels of the originals are."""
+    turns = values.turns
+    best = max(TURNS, key=lambda turn: turns.strays[turn - 1])
+    count, files = turns.strays[best - 1], turns.files[0]
+    if count < max(_STRAYS, _STRAY_SHARE * files):
+        return None
+    text = (
+        f"{turns.by} of {count} of {files} images follow the edges of their photographs far better "
+        f"{TURN_NAMES[best - 1]}, such as {turns.first_strays[best - 1]}"
+    )
+    return Finding("some-turned", "doubtful", text, "see whether these photographs were turned without their labels")
 
 
 def unlike_photographs(values: LabelValues) -> Finding | None:
@@ -135,6 +150,23 @@ def _boxes_in_shares(values: LabelValues) -> Finding | None:
         return None
     text = f"all {values.boxes} boxes lie in the first pixel of their images, as shares of the sides do"
     return Finding("boxes-in-shares", "refused", text, "write them in pixels, or as texts of YOLO for kind yolo")
+
+
+def _never_drawn(values: LabelValues) -> Finding | None:
+    """Classes that no box has, where every image was looked at."""
+    missing = [name for name, count in zip(values.names, values.objects, strict=False) if not count]
+    if values.read < values.total or values.unreadable or not values.boxes or not missing:
+        return None
+    text = f"no box has {len(missing)} of the {len(values.names)} classes: {listed(missing)}"
+    return Finding("never-seen", "said", text)
+
+
+def is_background(name: str) -> bool:
+    """Whether a class of a list is what is left of an image, by its name."""
+    return name.strip(" _-").lower() in _BACKGROUNDS
+
+
+_BACKGROUNDS = frozenset({"background", "bg", "void", "unlabeled", "unlabelled", "ignore", "ignored", "none", "other"})
 
 
 # --- masks ---------------------------------------------------------------------------------------------
@@ -236,7 +268,7 @@ OF_LABELS: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
     {
         "segmentation": (_binary, _foreign, turned, unlike_photographs, _void, _one_class, _never_seen, _majority),
         "classes": (_one_class_of_images,),
-        "detection": (_boxes_in_shares, turned),
+        "detection": (_boxes_in_shares, turned, _never_drawn),
     }
 )
 """The rules of our own labels, which are judged after those of the kind."""
