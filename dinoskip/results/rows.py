@@ -25,7 +25,7 @@ OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous"
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
 _OF_ITS_INPUT = ("normalisation", "positions")
 # Not in rows.json where they do not.
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "label_orientation", "no_interval")
+_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "left_out", "label_orientation", "accepted", "no_interval")
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Selection = Literal["fixed", "held out", "cross-fitted", "shown"]
@@ -76,7 +76,8 @@ class EvalResult:
     cut has another seed, as good as the one taken, that may give another box. Baselines that cut pixels have these
     shares, too. ``left_out`` is the number of images (videos, pairs) of the split that are broken and not among the
     ``n``. None where they do not apply. ``label_orientation`` says how labels of photographs that EXIF turns were
-    taken, and by what; "" where there are none, or sizes say it (:mod:`dinoskip.data.orientation`).
+    taken, and by what; "" where there are none, or sizes say it (:mod:`dinoskip.data.orientation`). ``accepted`` are
+    the checks that found the data set doubtful and were accepted by name (:mod:`dinoskip.data.verdicts`), with commas.
 
     ``selected``, one of :data:`SELECTIONS`, says how the trial (a learning rate, an input, a threshold) was chosen that
     the row is of; which of several blocks is read is chosen later (:mod:`dinoskip.decisions`). :data:`FIXED` also of
@@ -86,8 +87,8 @@ class EvalResult:
     (:func:`dinoskip.runtime.arithmetic.kernels`), "" where it is not known. ``normalisation`` is the mean and the
     deviation of pixels in 0..1 with which images came to the network (:func:`normalisation_of`), ``positions`` the rule
     by which it resized its positions: timm, dino or bicubic (docs/backbones.md), own of networks with code of their
-    own; both "" where rows do not say. Rows that differ in these three alone are equal. ``precision`` is that of the
-    frozen network's passes: fp32 (also of rows that do not say), tf32 or bf16.
+    own; both "" where rows do not say. Rows that differ in these three and ``accepted`` alone are equal. ``precision``
+    is that of the frozen network's passes: fp32 (also of rows that do not say), tf32 or bf16.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)  # of rows that are read
@@ -129,6 +130,7 @@ class EvalResult:
     normalisation: Text = field(default="", compare=False)
     positions: Text = field(default="", compare=False)
     kernels: Text = field(default="", compare=False)
+    accepted: Text = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:

@@ -17,6 +17,7 @@ from dinoskip.pipeline.leaks import SplitOfData, SplitUse, comparisons, verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.results.rows import read_rows, rows_csv
 from dinoskip.settings.tasks import tasks
 from tests.helpers.study import TINY
 
@@ -165,6 +166,9 @@ def test_what_was_accepted_is_recorded_in_manifests_and_said_on_the_page(folder:
     (manifest,) = (tmp_path / "runs/s/stages/knn").glob("*/*/*/*/MANIFEST.json")
     (line,) = read_json(manifest)["info"]["accepted"]
     assert line.startswith("equal-files:pets: pets val: 1 of 6 scored images")
+    rows = read_rows(manifest.parent / "rows.json")
+    assert {row.accepted for row in rows} == {"equal-files"}
+    assert "accepted" in rows_csv(rows).splitlines()[0].split(",")
     assert notices({"knn/net/ep0/pets": manifest.parent})[0] == f"accepted by name: {line}"
     study, variants = load_study(path)
     runner = study_runner(study, variants, build_nodes(study, variants))
