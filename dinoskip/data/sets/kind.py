@@ -20,6 +20,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.sets.signatures import Signature
 from dinoskip.data.shards import Source
+from dinoskip.io.pixel_range import LARGEST, SMALLEST
 from dinoskip.settings.config import Config, OmitDefaultFromKey
 
 
@@ -103,6 +104,14 @@ class DatasetKind(Config, ABC):
         "auto",
         description="how masks and boxes lie of photographs that EXIF turns, where sizes do not say it: upright, as "
         "drawing tools show them; stored, on the pixels as stored; auto: as the photographs themselves show",
+    )
+
+    pixel_range: Annotated[int | None, OmitDefaultFromKey()] = Field(
+        None,
+        ge=SMALLEST,
+        le=LARGEST,
+        description="value of images of 16 bits that is white, such as 4095 of 12 bits; null: as DINOSKIP_PIXEL_RANGE "
+        "says, or 65535",
     )
 
     mask_turn: Annotated[int, OmitDefaultFromKey()] = Field(
