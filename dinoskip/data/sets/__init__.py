@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar, cast, get_args
 
 from pydantic import Field
 
-from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.orientation import with_orientation
+from dinoskip.data.orientation import Oriented, with_orientation
 from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
@@ -155,7 +154,7 @@ def open_labels(
         opened = getattr(config, label.method)(where, split, noted if skips else faults)
         _check_split(label, config, opened)
         opened = _ranged(config, opened)
-        if isinstance(opened, SegmentationDataset | DetectionDataset):
+        if isinstance(opened, Oriented):
             known: Any = opened
             if isinstance(opened, SegmentationDataset) and config.mask_turn != 1:
                 known = replace(opened, turn=config.mask_turn)

@@ -10,9 +10,11 @@ from PIL import Image
 from scipy.io import savemat
 
 import dinoskip.data.sets.check as checks
+from dinoskip.data.orientation import label_orientation
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.images import turn_upright
 from dinoskip_dense.labels import DEPTH, NORMALS
 from dinoskip_dense.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
 from tests.helpers.signatures import SIZE, dataset, judged, save, stopping
@@ -121,3 +123,49 @@ def test_depth_that_is_no_room_in_any_unit_is_doubtful(tmp_path: Path) -> None:
         save(tmp_path / "d.png", np.full(SIZE, value, np.uint16))
         found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
         assert stopping(found) == [("doubtful", "depth-scale")]
+
+
+def turned_rooms(root: Path, orientation: int, upright: bool, plain: bool = False) -> NyuConfig:
+    """Four square photographs that EXIF turns, of a near and a far plane, and one that it does not turn."""
+    lines = []
+    for number in range(5):
+        its = orientation if number < 4 else 1
+        back = {6: 8, 8: 6}.get(its, its)
+        depth = np.full((48, 48), 3000, np.uint16)
+        depth[6 + number : 25, 5 : 20 + number] = 1500
+        pixels = np.repeat((depth == 1500)[..., None] * (0 if plain else 120) + 60, 3, 2)
+        pixels += 0 if plain else np.arange(48)[None, :, None]
+        exif = Image.Exif()
+        exif[0x0112] = its
+        stored = turn_upright(pixels.astype(np.uint8), back)
+        (root / "a").mkdir(exist_ok=True, parents=True)
+        Image.fromarray(stored).save(root / f"a/{number}.png", exif=exif)
+        Image.fromarray(depth if upright else turn_upright(depth, back)).save(root / f"a/{number}_depth.png")
+        lines.append(f"a/{number}.png a/{number}_depth.png\n")
+    (root / "nyu_train.txt").write_text("".join(lines))
+    return NyuConfig(root=str(root))
+
+
+@pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("upright", [False, True])
+def test_depth_of_photographs_that_exif_turns_lies_on_them(tmp_path: Path, orientation: int, upright: bool) -> None:
+    opened = open_labels(DEPTH, turned_rooms(tmp_path, orientation, upright), "train")
+    assert opened.labels_upright is upright
+    assert label_orientation(opened).startswith("upright (" if upright else "stored (")
+    for index in range(len(opened)):
+        near = opened.depth(index) < 2
+        image = opened.read(index)[..., 0]
+        assert (near == (image > 150)).all()
+
+
+def test_depth_that_no_photograph_shows_is_refused_or_read_as_set(tmp_path: Path) -> None:
+    config = turned_rooms(tmp_path, 3, upright=True, plain=True)
+    with pytest.raises(DataError, match="label_orientation"):
+        open_labels(DEPTH, config, "train")
+    photo = np.zeros((48, 48, 3), np.uint8)
+    photo[:9] = 200
+    with Image.open(tmp_path / "a/0.png") as image:
+        Image.fromarray(photo).save(tmp_path / "a/0.png", exif=image.getexif())
+    for way, bright in (("upright", -1), ("stored", 0)):
+        opened = open_labels(DEPTH, config.model_copy(update={"label_orientation": way}), "train")
+        assert opened.read(0)[bright, 0, 0] == 200
