@@ -68,7 +68,8 @@ class LabelValues:
     read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have no
     class but those that another annotation of their image names. ``heights[v]`` is the sum over ``with_heights`` files
     of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
-    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it. ``turns`` says
+    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it, ``outdoor``
+    whether it is of streets. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
     images, ``swapped`` those of them that are as high as these are wide. Of
     ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class.
@@ -96,6 +97,7 @@ class LabelValues:
     with_heights: int = 0
     quantiles: tuple[float, ...] = ()
     per_metre: float = 0.0
+    outdoor: bool = False
     turns: TurnLevels = field(default_factory=TurnLevels)
     misfits: int = 0
     swapped: int = 0
@@ -189,6 +191,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
     """
     empty = _empty(label, opened)
     meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0)]
+    meaning += [bool(getattr(opened, "outdoor", False))]
     if isinstance(opened, LabelledFolder):
         return hash_of([*meaning, list(more), [int(number) for number in opened.labels]])
     files = opened.target_files
@@ -261,7 +264,7 @@ def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> Lab
         quantiles = tuple(float(np.searchsorted(running, total * share / 100)) for share in _QUANTILES)
     return replace(
         found, read=len(chosen), unreadable=len(failed), first_unreadable=failed[0] if failed else "",
-        quantiles=quantiles, per_metre=opened.per_metre,
+        quantiles=quantiles, per_metre=opened.per_metre, outdoor=bool(getattr(opened, "outdoor", False)),
     )  # fmt: skip
 
 

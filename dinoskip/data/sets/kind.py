@@ -66,13 +66,15 @@ class Archives:
 
     ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
     root an archive goes that is not known by name. ``list_folders``: into which folder a .txt or .csv list goes, by its
-    name (others go to the root). ``finish`` makes below the root what is made of several archives, and says in lines
+    name (others go to the root). ``in_place`` are endings of files that are read where they lie, below the root.
+    ``finish`` makes below the root what is made of several archives, and says in lines
     what it did; it is called after every preparation.
     """
 
     published: tuple[Published, ...]
     folder_for: Callable[[Sequence[str]], str] = lambda _: ""
     list_folders: dict[str, str] = field(default_factory=dict)
+    in_place: tuple[str, ...] = ()
     finish: Callable[[Path], list[str]] = lambda _: []
 
 

@@ -40,6 +40,7 @@ class DepthDataset(LabelledImages):
     depth_paths: tuple[Path, ...]
     per_metre: float = 1000.0
     _: KW_ONLY
+    outdoor: bool = False  # streets, whose depths are judged as such
     labels_upright: bool = False
     labels_by: str = ""
 

@@ -171,7 +171,17 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 def test_the_table_says_what_each_kind_can_do() -> None:
     assert set(folder_kinds()) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
-    assert published_kinds() == ("voc", "ade20k", "coco_stuff", "coco", "coco20k", "davis", "spair71k", "pf_pascal")
+    assert published_kinds() == (
+        "voc",
+        "ade20k",
+        "coco_stuff",
+        "coco",
+        "coco20k",
+        "nyu",
+        "davis",
+        "spair71k",
+        "pf_pascal",
+    )
     with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
         open_labels(SEGMENTATION, ImagesConfig(root="x"), "val")
 
