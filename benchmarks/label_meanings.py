@@ -1,12 +1,13 @@
 """How often labels that mean something else are noticed, and right ones are not believed, and what judging costs.
 
-    python -m benchmarks.label_meanings --data SAMPLES          # three minutes on one core
+    python -m benchmarks.label_meanings --data SAMPLES          # five minutes on one core
 
 ``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini``, ``coco_mini`` and
-``imagenette_mini``; scenes and rooms are composed. Each is written again as a script, a tool or a mistake would change
-it: other values, photographs turned against their labels, photographs of other labels, another unit. It is judged as
-the kind that it was (:mod:`dinoskip.data.sets.signatures`). Sets of n files are drawn with replacement; a set is
-noticed if it is refused or doubtful. The seconds are of 1,000 pairs of VOC, as ``plan`` judges them at first.
+``imagenette_mini``; scenes, videos and rooms are composed, scenes also in the layouts of other kinds. Each is written
+again as a script, a tool or a mistake would change it: other values, photographs turned against their labels,
+photographs of other labels, another unit. It is judged as the kind that it was (:mod:`dinoskip.data.sets.signatures`).
+Sets of n files are drawn with replacement; a set is noticed if it is refused or doubtful. The seconds are of 1,000
+pairs of VOC, as ``plan`` judges them at first.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.pages import markdown_table
+from benchmarks.written_kinds import resized, scenes_of, written_kinds
 from dinoskip.data.label_values import LabelValues, label_values
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
@@ -89,13 +91,15 @@ CHANGES: Mapping[str, Mapping[str, Callable[[Values], Values]]] = {
         "as published": lambda values: values,
         "ids": lambda values: np.where(values == 255, 0, values + 1),
         "171 in order": _train_ids,
+        "one higher, 255 kept": partial(_shifted, 1, 0, 180),
+        "one lower, 255 kept": partial(_shifted, -1, 1, 181),
         "classes permuted": partial(_permuted, 0, 181),
     },
 }
 
 
 def _of_each(label: str, opened: Any, named: Any = None) -> list[LabelValues]:
-    return [label_values(label, opened.part([index]), named) for index in range(len(opened))]
+    return [label_values(label, opened.part([index]), named) for index in range(len(LABELS[label].items(opened)))]
 
 
 def _renumbered(opened: SegmentationDataset, function: Callable[[Values], Values], out: Path) -> SegmentationDataset:
@@ -189,6 +193,47 @@ def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
 
 
+def _written(composed: Path, draws: int) -> Iterator[Row]:
+    """Scenes in the layouts of other kinds."""
+    _, drawn = _opened("segmentation", {"kind": "voc"}, composed, ("train", "val"))
+    _, around = _opened("detection", {"kind": "voc"}, composed, ("train", "val"))
+    scenes, names = scenes_of(drawn, around)
+    for kind in written_kinds(names):
+        for change, write in kind.changes.items():
+            with tempfile.TemporaryDirectory() as folder:
+                write(Path(folder), scenes)
+                config, opened = _opened(kind.label, kind.settings, Path(folder), (kind.split,))
+                each = _of_each(kind.label, opened[0])
+            yield [kind.name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _videos(draws: int) -> Iterator[Row]:
+    """Videos whose label maps are mirrored, lie beside the frames of others, or hold 0 and 255."""
+    composed: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes_video", "videos": 12}})).dataset
+    with tempfile.TemporaryDirectory() as folder:
+        root = composed.generate(Path(folder) / "videos")
+        config, (opened,) = _opened("video", {"kind": "davis"}, root, ("val",))
+        videos = opened.sequences
+        for change in ("as they are", "label maps mirrored", "label maps of the next video", "objects 255"):
+            changed = list(videos)
+            if change == "label maps of the next video":
+                pairs = zip(videos, (*videos[1:], videos[0]), strict=True)
+                changed = [replace(video, annotations=other.annotations) for video, other in pairs]
+            elif change != "as they are":
+                changed = [_redrawn(video, change == "objects 255", _new(folder)) for video in videos]
+            each = _of_each("video", replace(opened, sequences=tuple(changed)))
+            yield ["davis (composed videos)", change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _redrawn(video: Any, binary: bool, out: Path) -> Any:
+    paths = []
+    for path in video.annotations:
+        values = read_mask(path)
+        paths.append(out / path.name)
+        Image.fromarray(np.where(values > 0, 255, 0).astype(np.uint8) if binary else values[:, ::-1]).save(paths[-1])
+    return replace(video, annotations=tuple(paths))
+
+
 def _new(folder: str) -> Path:
     return Path(tempfile.mkdtemp(dir=folder))
 
@@ -205,7 +250,15 @@ def _metres(draws: int) -> Iterator[Row]:
             yield ["rooms", f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
 
 
-def _classes(data: Path, draws: int) -> Iterator[Row]:
+def _halved(opened: Any, out: Path) -> Any:
+    """The photographs of a split at half their size, in another format."""
+    names = tuple(f"{number}.webp" for number in range(len(opened)))
+    for number, name in enumerate(names):
+        resized(opened.path(number), out / name)
+    return replace(opened, root=out, names=names)
+
+
+def _classes(data: Path, tmp: Path, draws: int) -> Iterator[Row]:
     config, (train, val) = _opened("classes", {"kind": "folder"}, data / "imagenette_mini", ("train", "val"))
     rng, root = np.random.default_rng(0), data / "imagenette_mini"
     one = [index for index in range(len(val)) if val.labels[index] == 0]
@@ -213,6 +266,7 @@ def _classes(data: Path, draws: int) -> Iterator[Row]:
         ("as published", range(len(val)), train),
         ("one class alone", one, train),
         ("validation images among the training ones", range(len(val)), val),
+        ("the same at half the size", range(len(val)), _halved(val, tmp)),
     ):
         shown = []
         for size in SIZES:
@@ -251,8 +305,10 @@ def main() -> None:
         rows = [
             *_numberings(args.data, args.draws),
             *_positions(args.data, composed, args.draws),
+            *_written(composed, args.draws),
+            *_videos(args.draws),
             *_metres(args.draws),
-            *_classes(args.data, max(1, args.draws // 10)),
+            *_classes(args.data, _new(folder), max(1, args.draws // 10)),
         ]
     head = ("kind", "labels", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))
     print("\n".join(markdown_table(head, rows)))

@@ -146,13 +146,12 @@ class LabelValues:
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
         """The inverse of :meth:`plain`; TypeError for other fields."""
-        fields: dict[str, Any]
         fields, turns = (
             {name: tuple(it) if isinstance(it, list) else it for name, it in of.items()}
             for of in (stored, stored.get("turns", {}))
         )
-        fields["turns"] = TurnLevels(**turns)
-        return cls(**fields)
+        known: dict[str, Any] = {**fields, "turns": TurnLevels(**dict[str, Any](turns))}
+        return cls(**known)
 
 
 def can_be_counted(opened: Any) -> bool:

@@ -51,27 +51,26 @@ def read_listed_labels(path: Path) -> ClassMap:
     return ClassMap(tuple(name for name, kept in zip(names, scored, strict=True) if kept), table)
 
 
-_ENOUGH, _MOST_PIXELS = 5, 0.5  # masks, and their share that only what is left of images is likely to have
+_ENOUGH, _MOST_PIXELS = 5, 0.5  # masks, and their share that what is left of images mostly has
 
 
 def background_unlisted(values: LabelValues) -> Finding | None:
-    """A list without the background, of which 0 is the first class: all classes are one too high, the last in no mask.
+    """A list that may lack the background, which its first class is then read for, all others one too high.
 
-    Where the last class occurs, its value is none of the list, which is refused.
+    Where the last class occurs, its value is none of the list, which is refused. A first class that is everywhere, as a
+    road may be, looks the same: it is doubtful only where the last class of the list is in no mask either.
     """
     names, whole = values.names, values.read - values.unreadable
-    if whole < _ENOUGH or values.read < values.total or values.numbers[0] != 0 or len(values.classes) < 2:
-        return None
-    if values.never_seen != names[-1:] or any(map(is_background, names)) or values.files[0] < whole:
+    if whole < _ENOUGH or values.numbers[0] != 0 or len(values.classes) < 2 or values.files[0] < whole:
         return None
     share = values.pixels[0] / max(sum(values.pixels), 1)
-    if share <= _MOST_PIXELS:
+    if share <= _MOST_PIXELS or any(map(is_background, names)):
         return None
-    text = (
-        f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels, and no mask has "
-        f"{names[-1]}: the list of classes may lack the background"
-    )
-    return Finding("background-unlisted", "doubtful", text, "if 0 is the background: first_value=1")
+    text = f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels"
+    remedy = "if 0 is the background: first_value=1"
+    if values.never_seen != names[-1:] or values.read < values.total:
+        return Finding("background-unlisted", "said", f"{text} ({remedy})")
+    return Finding("background-unlisted", "doubtful", f"{text}, and no mask has {names[-1]}, the last class", remedy)
 
 
 class MasksConfig(TrainSubset, PairedMasks):

@@ -73,7 +73,9 @@ def test_a_list_without_background_is_answered_with_first_value(masks: Callable[
 def test_a_list_without_background_is_doubtful_where_the_last_class_is_in_no_mask(masks: Callable[..., Path]) -> None:
     maps = [blocks([0, 0, 0, 0, 1, 2], seed) for seed in range(5)]
     root = masks("cat dog cow hen", [*maps, blocks([0, 0, 0, 3], 9)])
-    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root))), "all classes are there"
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert not stopping(found), "all classes are there"
+    assert [one.state for one in found if one.check == "background-unlisted"] == ["said"]
     root = masks("cat dog cow hen", [*maps, maps[0]])
     (one,) = (v for v in judged("segmentation", ["train"], kind="masks", root=str(root)) if v.state == "doubtful")
     assert one.check == "background-unlisted"
@@ -328,6 +330,17 @@ def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
     assert stopping(judged("classes", ["val"], kind="folder", root=str(tmp_path))) == [("doubtful", "one-class")]
     save(tmp_path / "val/dog/0.png", np.zeros((*SIZE, 3), np.uint8))
     assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
+
+
+def test_swapped_object_masks_are_doubtful(tmp_path: Path) -> None:
+    for number in range(10):
+        values = blocks([0, 0, 0, 255], number)
+        for name, labels in (("right", values), ("swapped", 255 - values)):
+            save(tmp_path / name / f"images/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / name / f"ground_truth_mask/{number}.png", labels)
+    for name, expected in (("right", []), ("swapped", [("doubtful", "object-is-rest")])):
+        found = judged("segmentation", ["test"], kind="ecssd", root=str(tmp_path / name))
+        assert stopping(found) == expected
 
 
 # --- right sets ------------------------------------------------------------------------------------------
