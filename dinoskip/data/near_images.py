@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +74,10 @@ class Thumbnails:
 class NearCommon:
     """What two sets share: ``count`` of the ``looked_at`` images of the first, of ``total``, have a near copy.
 
-    ``share_of_other`` of the second set was looked at. ``runs``: how many of them do not follow one the other by
-    number; frames of one recording are one run. ``example`` are the names of such an image in both.
+    ``runs``: how many of them do not follow one the other by number; frames of one recording are one run.
+    ``share_of_other`` of the second set was looked at. ``partners``: the mean number of near copies that each has there,
+    of ``others`` that say something; many where all pictures are alike, as of a fixed camera. ``example`` are the names
+    of such an image in both.
     """
 
     count: int
@@ -82,6 +85,8 @@ class NearCommon:
     looked_at: int
     total: int
     share_of_other: float
+    partners: float = 0.0
+    others: int = 0
     example: tuple[str, str] = ("", "")
 
     @property
@@ -115,7 +120,15 @@ def hashes_of(grey: NDArray[np.float32]) -> NDArray[np.uint64]:
     return np.packbits(bits, axis=1).view(np.uint64).reshape(-1)
 
 
-def near_pairs(first: Thumbnails, second: Thumbnails) -> list[tuple[int, int]]:
+class NearPair(NamedTuple):
+    """The numbers of two near-equal images, the second most like the first of ``partners`` that are near."""
+
+    first: int
+    second: int
+    partners: int
+
+
+def near_pairs(first: Thumbnails, second: Thumbnails) -> list[NearPair]:
     """Pairs of numbers of near-equal images: for each of ``first`` that has one, the one most like it."""
     pairs = []
     for start in range(0, len(first.hashes), _ROWS):
@@ -124,25 +137,28 @@ def near_pairs(first: Thumbnails, second: Thumbnails) -> list[tuple[int, int]]:
         for row in np.flatnonzero(near.any(1)).tolist():
             others = np.flatnonzero(near[row])
             alike = second.small[others] @ first.small[start + row]
-            best = int(np.argmax(alike))
-            if alike[best] >= _CORRELATION:
-                pairs.append((int(first.numbers[start + row]), int(second.numbers[others[best]])))
+            best, count = int(np.argmax(alike)), int((alike >= _CORRELATION).sum())
+            if count:
+                pairs.append(NearPair(int(first.numbers[start + row]), int(second.numbers[others[best]]), count))
     return pairs
 
 
 def near_images(scored: ImageFiles, fitted: ImageFiles, of_scored: Thumbnails, of_fitted: Thumbnails) -> NearCommon:
     """Return how many images of ``scored`` have a near copy in ``fitted`` that is not the same file by its bytes."""
-    found = dict([*near_pairs(of_scored.mirrored(), of_fitted), *near_pairs(of_scored, of_fitted)])
-    pairs = [pair for pair in sorted(found.items()) if not _same(scored, fitted, pair)]
-    example = (scored.shown(pairs[0][0]), fitted.shown(pairs[0][1])) if pairs else ("", "")
-    places = np.searchsorted(of_scored.numbers, [number for number, _ in pairs])
+    every = *near_pairs(of_scored.mirrored(), of_fitted), *near_pairs(of_scored, of_fitted)
+    found = {pair.first: pair for pair in every}
+    pairs = [pair for _, pair in sorted(found.items()) if not _same(scored, fitted, pair)]
+    example = (scored.shown(pairs[0].first), fitted.shown(pairs[0].second)) if pairs else ("", "")
+    places = np.searchsorted(of_scored.numbers, [pair.first for pair in pairs])
+    partners = float(np.mean([pair.partners for pair in pairs])) if pairs else 0.0
     runs = int((np.diff(places) > 1).sum()) + 1 if pairs else 0
     share = of_fitted.looked_at / max(of_fitted.total, 1)
-    return NearCommon(len(pairs), runs, of_scored.looked_at, of_scored.total, share, example)
+    others = len(of_fitted.numbers)
+    return NearCommon(len(pairs), runs, of_scored.looked_at, of_scored.total, share, partners, others, example)
 
 
-def _same(scored: ImageFiles, fitted: ImageFiles, pair: tuple[int, int]) -> bool:
-    mine, other = pair
+def _same(scored: ImageFiles, fitted: ImageFiles, pair: NearPair) -> bool:
+    mine, other = pair.first, pair.second
     if scored.sizes[mine] != fitted.sizes[other]:
         return False
     return scored.digest(mine, whole=True) == fitted.digest(other, whole=True)

@@ -204,19 +204,23 @@ def _verdict(one: SplitUse, common: Common) -> DataVerdict:
 
 _MUCH = 0.01  # of the scored images: published splits share some photographs by chance of their making
 _FEWEST = 3  # of a sample of the other set: one pair of other photographs among millions may be as near
+_PARTNERS, _PARTNER_SHARE = 3, 0.1  # near images of one image: all of a set are alike, which is no copying
 _LONG = 4  # near copies to a run: frames of one recording, not copies
 
 
 def _near_verdict(one: SplitUse, near: NearCommon) -> DataVerdict:
     used, remedy = _SAID[one.purpose]
     sampled = "" if near.share_of_other == 1 else f" looked at, beside {100 * near.share_of_other:.2g} % of the others,"
+    all_alike = near.partners >= max(_PARTNERS, _PARTNER_SHARE * near.others)
     frames = near.count >= _LONG * near.runs
     how = f"in {near.runs} runs, as frames of one recording are" if frames else "resized, mirrored or compressed again"
     text = (
         f"{one.scored}: {near.count} of {near.looked_at} scored images{sampled} look as images of {one.used} do, "
         f"{used}: {how}, such as {near.example[0]} and {near.example[1]}"
     )
-    enough = near.share > _MUCH and (near.share_of_other == 1 or near.count >= _FEWEST)
+    if all_alike:
+        text += f"; each is like {near.partners:.0f} of {near.others} of them, as pictures of a fixed camera are"
+    enough = near.share > _MUCH and not all_alike and (near.share_of_other == 1 or near.count >= _FEWEST)
     if one.purpose == "trained on" or not enough:
         return DataVerdict(NEAR, one.scored.data, "said", text)
     return DataVerdict(NEAR, one.scored.data, "doubtful", text, "split by recording" if frames else remedy)

@@ -160,6 +160,23 @@ def test_frames_of_one_recording_on_both_sides_are_said_to_be_that(
     assert "split by recording" in capsys.readouterr().err
 
 
+def test_pictures_that_are_all_alike_are_said_to_be(tmp_path: Path) -> None:
+    """As of a fixed camera: that train and val look the same is how they are, not a leak."""
+    rng, part = np.random.default_rng(0), np.random.default_rng(9).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in "ab":
+            (tmp_path / "parts" / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = np.array(Image.fromarray(part).resize((48, 48), Image.Resampling.BICUBIC)).astype(int)
+                noisy = np.clip(pixels + rng.normal(0, 4, pixels.shape), 0, 255).astype(np.uint8)
+                Image.fromarray(noisy).save(tmp_path / "parts" / split / name / f"{number}.png")
+    study, _ = load_study(study_of_folder(tmp_path, tmp_path / "parts"))
+    (said,) = verdicts(study)
+    assert (said.state, said.check) == ("said", "near-equal-images")
+    assert "6 of 6" in said.text
+    assert "fixed camera" in said.text
+
+
 def test_what_was_accepted_is_recorded_in_manifests_and_said_on_the_page(folder: Path, tmp_path: Path) -> None:
     path = study_of_folder(tmp_path, folder)
     assert main(["run", path, "--until", "knn", "--device", "cpu", "--accept", "equal-files:pets"]) == 0
