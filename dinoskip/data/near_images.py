@@ -75,9 +75,9 @@ class NearCommon:
     """What two sets share: ``count`` of the ``looked_at`` images of the first, of ``total``, have a near copy.
 
     ``runs``: how many of them do not follow one the other by number; frames of one recording are one run.
-    ``share_of_other`` of the second set was looked at. ``partners``: the mean number of near copies that each has there,
-    of ``others`` that say something; many where all pictures are alike, as of a fixed camera. ``example`` are the names
-    of such an image in both.
+    ``share_of_other`` of the second set was looked at. ``partners``: the mean number of near copies that each has
+    there, of ``others`` that say something; many where all pictures are alike, as of a fixed camera. ``example`` are
+    the names of such an image in both.
     """
 
     count: int
