@@ -42,6 +42,7 @@ from dinoskip.settings.config import RawConfig, validate
 
 Values = NDArray[np.int64]
 SIZES = (1, 5, 20)
+_VIDEOS, _ROOMS, _FOLDER = "davis (composed videos)", "rooms", "folder (Imagenette)"
 SETS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "voc": ({"kind": "voc", "root": "voc_mini/VOCdevkit"}, ("train", "val")),
     "ade20k": ({"kind": "ade20k", "root": "ade_mini"}, ("train", "val")),
@@ -158,8 +159,10 @@ def _opened(label: str, settings: Mapping[str, Any], root: Path, splits: tuple[s
     return config, [open_labels(LABELS[label], config, split) for split in splits]
 
 
-def _numberings(data: Path, draws: int) -> Iterator[Row]:
+def _numberings(data: Path, draws: int, only: str) -> Iterator[Row]:
     for name, (settings, splits) in SETS.items():
+        if only not in name:
+            continue
         config, opened = _opened("segmentation", settings, data / settings["root"], splits)
         named = config.named_classes if name == "voc" else None
         for change, function in CHANGES[name].items():
@@ -169,7 +172,7 @@ def _numberings(data: Path, draws: int) -> Iterator[Row]:
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
 
 
-def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
+def _positions(data: Path, composed: Path, draws: int, only: str) -> Iterator[Row]:
     """Masks and boxes that are turned against their photographs, or lie beside others."""
     stuff = SETS["coco_stuff"][0]
     for name, label, settings, root, splits in (
@@ -181,6 +184,8 @@ def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
         ("coco, boxes", "detection", {"kind": "coco"}, data / "coco_mini", ("val",)),
         ("scenes, boxes", "detection", {"kind": "voc"}, composed, ("train", "val")),
     ):
+        if only not in name:
+            continue
         config, opened = _opened(label, settings, root, splits)
         for turn in (*TURNS, None):
             with tempfile.TemporaryDirectory() as folder:
@@ -193,12 +198,12 @@ def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
 
 
-def _written(composed: Path, draws: int) -> Iterator[Row]:
+def _written(composed: Path, draws: int, only: str) -> Iterator[Row]:
     """Scenes in the layouts of other kinds."""
     _, drawn = _opened("segmentation", {"kind": "voc"}, composed, ("train", "val"))
     _, around = _opened("detection", {"kind": "voc"}, composed, ("train", "val"))
     scenes, names = scenes_of(drawn, around)
-    for kind in written_kinds(names):
+    for kind in (kind for kind in written_kinds(names) if only in kind.name):
         for change, write in kind.changes.items():
             with tempfile.TemporaryDirectory() as folder:
                 write(Path(folder), scenes)
@@ -222,7 +227,7 @@ def _videos(draws: int) -> Iterator[Row]:
             elif change != "as they are":
                 changed = [_redrawn(video, change == "objects 255", _new(folder)) for video in videos]
             each = _of_each("video", replace(opened, sequences=tuple(changed)))
-            yield ["davis (composed videos)", change, str(len(each)), *_rates(each, config, draws)]
+            yield [_VIDEOS, change, str(len(each)), *_rates(each, config, draws)]
 
 
 def _redrawn(video: Any, binary: bool, out: Path) -> Any:
@@ -247,7 +252,7 @@ def _metres(draws: int) -> Iterator[Row]:
         for per_metre in (1000.0, 5000.0, 256.0, 100.0):
             changed = [replace(part, per_metre=per_metre) for part in opened]
             each = [one for part in changed for one in _of_each("depth", part)]
-            yield ["rooms", f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
+            yield [_ROOMS, f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
 
 
 def _halved(opened: Any, out: Path) -> Any:
@@ -279,7 +284,7 @@ def _classes(data: Path, tmp: Path, draws: int) -> Iterator[Row]:
             refused = sum("refused" in state for state in states)
             doubtful = sum("doubtful" in state for state in states) - sum({"refused", "doubtful"} <= s for s in states)
             shown.append(f"{100 * refused / draws:.1f} / {100 * doubtful / draws:.1f}")
-        yield ["folder (Imagenette)", change, str(len(drawn_from)), *shown]
+        yield [_FOLDER, change, str(len(drawn_from)), *shown]
 
 
 def _seconds(data: Path) -> str:
@@ -296,19 +301,21 @@ def _seconds(data: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, metavar="SAMPLES")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kinds whose row has this in its first column")
     parser.add_argument("--draws", type=int, default=200, help="sets of each size (default: 200)")
     args = parser.parse_args()
-    print(_seconds(args.data))
+    if not args.only:
+        print(_seconds(args.data))
     with tempfile.TemporaryDirectory() as folder:
         scenes: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes", "images": 60}})).dataset
         composed = scenes.generate(Path(folder) / "scenes")
         rows = [
-            *_numberings(args.data, args.draws),
-            *_positions(args.data, composed, args.draws),
-            *_written(composed, args.draws),
-            *_videos(args.draws),
-            *_metres(args.draws),
-            *_classes(args.data, _new(folder), max(1, args.draws // 10)),
+            *_numberings(args.data, args.draws, args.only),
+            *_positions(args.data, composed, args.draws, args.only),
+            *_written(composed, args.draws, args.only),
+            *(_videos(args.draws) if args.only in _VIDEOS else ()),
+            *(_metres(args.draws) if args.only in _ROOMS else ()),
+            *(_classes(args.data, _new(folder), max(1, args.draws // 10)) if args.only in _FOLDER else ()),
         ]
     head = ("kind", "labels", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))
     print("\n".join(markdown_table(head, rows)))

@@ -171,7 +171,7 @@ def open_labels(
 R = TypeVar("R")
 
 
-def _ranged(config: DatasetKind, opened: R) -> R:
+def _ranged(config: Any, opened: R) -> R:
     """What a kind opens, with the range of pixels that its settings state: paths of images carry it to the decoder."""
     white, known = config.pixel_range, cast(Any, opened)
     if white is None:
