@@ -41,7 +41,9 @@ def scenes_of(masks: Sequence[SegmentationDataset], boxes: Sequence[DetectionDat
         place = {one: index for index, one in enumerate(around.ids)}
         for index, one in enumerate(drawn.ids):
             objects = around.objects(place[one])
-            kept = tuple((names.index(box.label), *map(float, box[1:])) for box in objects)
+            kept = tuple(
+                (names.index(box.label), float(box.x1), float(box.y1), float(box.x2), float(box.y2)) for box in objects
+            )
             with Image.open(drawn.path(index)) as image:
                 found.append(Scene(np.array(image.convert("RGB")), drawn.label(index), kept))
     return found, names

@@ -40,8 +40,13 @@ MIXED_MASKS, MIXED_BOXES = 0.2, 0.4  # a file that differs so much the other way
 class Oriented(Protocol):
     """A split with labels that lie on photographs and say by their size, if they can, how."""
 
-    labels_upright: bool
-    labels_by: str
+    @property
+    def labels_upright(self) -> bool:
+        """Whether labels whose size does not say it are drawn upright."""
+
+    @property
+    def labels_by(self) -> str:
+        """How that is known; "" where it is not asked."""
 
     @property
     def image_paths(self) -> tuple[Path, ...]:
