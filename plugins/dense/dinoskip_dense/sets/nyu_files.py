@@ -105,7 +105,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _array(opened: Any, name: str, path: Path) -> Any:
     """An array that lies in the file itself; :class:`DataError` for a link, and if there is none."""
-    import h5py
+    import h5py  # an extra
 
     if not isinstance(opened.get(name, getlink=True), h5py.HardLink):
         raise DataError(f"{path}: holds no array {name!r}")
