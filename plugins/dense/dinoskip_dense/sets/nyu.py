@@ -27,7 +27,7 @@ from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import confined, read_regular
 from dinoskip.settings.config import OmitDefaultFromKey
 from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
-from dinoskip_dense.sets.nyu_files import LABELLED, TEST, TRAIN, pictures_of_hdf5
+from dinoskip_dense.sets.nyu_files import LABELLED, TEST, TRAIN, matlab, pictures_of_hdf5
 
 LISTS = {
     "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt", "eigen_train_files_with_gt.txt"),
@@ -160,17 +160,15 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
 
 def load_geonet(path: Path, _: Path) -> LabelledNormals:
     """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
-    from scipy.io import loadmat, whosmat  # heavy; the kinds of data sets are listed without it
-
     names = ("img", "depth", "norm")
     with guard(path, "MATLAB file"):
         content = read_regular(path, MAX_FILE)
-        declared = {name: shape for name, shape, _ in whosmat(io.BytesIO(content))}
+        declared = {name: shape for name, shape, _ in matlab().whosmat(io.BytesIO(content))}
         if missing := [name for name in names if name not in declared]:
             raise DataError(f"{path}: holds no array {missing[0]!r}")
         if (size := 8 * sum(math.prod(declared[name]) for name in names)) > MAX_FILE:
             raise DataError(f"{path}: refused: its arrays have {size:,} bytes, more than {MAX_FILE:,}")
-        arrays = loadmat(io.BytesIO(content), variable_names=names)
+        arrays = matlab().loadmat(io.BytesIO(content), variable_names=names)
         image, depth, normals = (np.asarray(arrays[name])[:480, :640] for name in names)
     with guard(path, "image of GeoNet"):
         image = image + 2 * np.array(GEONET_MEANS)

@@ -6,6 +6,7 @@ read one image at a time, and no link in a file is followed. h5py is the extra `
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,10 +81,10 @@ def _fastdepth(root: Path, folder: Path, files: dict[str, list[Path]]) -> list[s
 
 def read_splits(path: Path) -> dict[str, list[int]]:
     """Return the numbers of the labelled images, from 1, for each list; :class:`DataError` for another file."""
-    from scipy.io import loadmat  # heavy; the kinds of data sets are listed without it
-
     with guard(path, "MATLAB file"):
-        arrays = loadmat(io.BytesIO(read_regular(path, _MOST_SPLITS)), variable_names=("trainNdxs", "testNdxs"))
+        arrays = matlab().loadmat(
+            io.BytesIO(read_regular(path, _MOST_SPLITS)), variable_names=("trainNdxs", "testNdxs")
+        )
         numbers = {
             name: [int(number) for number in np.asarray(arrays[key]).ravel()]
             for name, key in ((TRAIN, "trainNdxs"), (TEST, "testNdxs"))
@@ -93,20 +94,30 @@ def read_splits(path: Path) -> dict[str, list[int]]:
     return numbers
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def matlab() -> Any:
+    """Return the module scipy.io."""
+    from scipy import io as scipy_io  # heavy; the kinds of data sets are listed without it
+
+    return scipy_io
+
+
+def _h5py(path: Path) -> Any:
     try:
-        import h5py  # an extra
+        return importlib.import_module("h5py")  # an extra
     except ImportError as error:
         raise ConfigError(f"{path}: needs the package h5py", "pip install 'dinoskip[hdf5]'") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    h5py = _h5py(path)
     with guard(path, "HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as opened:
         yield opened
 
 
 def _array(opened: Any, name: str, path: Path) -> Any:
     """An array that lies in the file itself; :class:`DataError` for a link, and if there is none."""
-    import h5py  # an extra
-
+    h5py = _h5py(path)
     if not isinstance(opened.get(name, getlink=True), h5py.HardLink):
         raise DataError(f"{path}: holds no array {name!r}")
     array = opened[name]
