@@ -148,6 +148,18 @@ def test_outlines_tell_more_than_boxes(tmp_path: Path) -> None:
         assert stopping(judged("detection", ["val"], kind="coco_json", root=str(path.parent))) == wanted
 
 
+def test_outlines_of_other_photographs_are_doubtful(tmp_path: Path) -> None:
+    path = coco(tmp_path, lambda box: box) / "annotations.json"
+    content = json.loads(path.read_text())
+    for entry in content["annotations"]:
+        x, y, width, height = 38, 44, 20, 14  # where no object is
+        entry["bbox"] = [x, y, width, height]
+        entry["segmentation"] = [[x, y, x + width, y, x + width, y + height, x + 9, y + height, x, y + 5]]
+    path.write_text(json.dumps(content))
+    found = judged("detection", ["val"], kind="coco_json", root=str(tmp_path))
+    assert stopping(found) == [("doubtful", "unlike-photographs")]
+
+
 def test_boxes_in_shares_of_the_sides_are_refused(tmp_path: Path) -> None:
     root = coco(tmp_path, lambda box: [value / 64 for value in box])
     assert stopping(judged("detection", ["val"], kind="coco_json", root=str(root))) == [("refused", "boxes-in-shares")]
