@@ -152,9 +152,9 @@ def test_outlines_of_other_photographs_are_doubtful(tmp_path: Path) -> None:
     path = coco(tmp_path, lambda box: box) / "annotations.json"
     content = json.loads(path.read_text())
     for entry in content["annotations"]:
-        x, y, width, height = 38, 44, 20, 14  # where no object is
+        x, y, width, height = 26, 26, 12, 12  # the middle, where no object is, however it is turned
         entry["bbox"] = [x, y, width, height]
-        entry["segmentation"] = [[x, y, x + width, y, x + width, y + height, x + 9, y + height, x, y + 5]]
+        entry["segmentation"] = [[x, y, x + width, y, x + width, y + height, x + 5, y + height, x, y + 5]]
     path.write_text(json.dumps(content))
     found = judged("detection", ["val"], kind="coco_json", root=str(tmp_path))
     assert stopping(found) == [("doubtful", "unlike-photographs")]

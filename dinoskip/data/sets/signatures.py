@@ -146,8 +146,8 @@ def unlike_photographs(values: LabelValues) -> Finding | None:
     if turns.by == "boxes" or count < (_FEW if turns.by == "masks" else _SOME) or turns.level(1) >= _FOLLOWS:
         return None
     text = (
-        f"borders of {turns.by} do not follow the edges of their photographs ({turns.level(1):.2f} in {count} images, .5 "
-        "is chance, of published sets .74 to .78)"
+        f"borders of {turns.by} do not follow the edges of their photographs ({turns.level(1):.2f} in {count} "
+        "images, .5 is chance, of published sets .74 to .78)"
     )
     remedy = f"see whether the {turns.by} are those of these images"
     return Finding("unlike-photographs", "doubtful", text, remedy)
