@@ -1,12 +1,13 @@
 """Rates at which labels of another meaning are noticed and right ones are doubted, and the cost of judging them.
 
-    python -m benchmarks.label_meanings --data SAMPLES          # three minutes on one core
+    python -m benchmarks.label_meanings --data SAMPLES          # five minutes on one core
 
 ``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini``, ``coco_mini`` and
-``imagenette_mini``; scenes and rooms are composed. Each is written again as a script, a tool or a mistake would change
-it: other values, photographs turned against their labels, photographs of other labels, another unit. It is judged as
-the kind that it was (:mod:`dinoskip.data.sets.signatures`). Sets of n files are drawn with replacement; a set is
-noticed if it is refused or doubtful. The seconds are of 1,000 pairs of VOC, as ``plan`` judges them at first.
+``imagenette_mini``; scenes, videos and rooms are composed, scenes also in the layouts of other kinds. Each is written
+again as a script, a tool or a mistake would change it: other values, photographs turned against their labels,
+photographs of other labels, another unit. It is judged as the kind that it was (:mod:`dinoskip.data.sets.signatures`).
+Sets of n files are drawn with replacement; a set is noticed if it is refused or doubtful. The seconds are of 1,000
+pairs of VOC, as ``plan`` judges them at first.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.pages import markdown_table
+from benchmarks.written_kinds import resized, scenes_of, written_kinds
 from dinoskip.data.label_values import LabelValues, label_values
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
@@ -40,6 +42,7 @@ from dinoskip.settings.config import RawConfig, validate
 
 Values = NDArray[np.int64]
 SIZES = (1, 5, 20)
+_VIDEOS, _ROOMS, _FOLDER = "davis (composed videos)", "rooms", "folder (Imagenette)"
 SETS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "voc": ({"kind": "voc", "root": "voc_mini/VOCdevkit"}, ("train", "val")),
     "ade20k": ({"kind": "ade20k", "root": "ade_mini"}, ("train", "val")),
@@ -89,13 +92,15 @@ CHANGES: Mapping[str, Mapping[str, Callable[[Values], Values]]] = {
         "as published": lambda values: values,
         "ids": lambda values: np.where(values == 255, 0, values + 1),
         "171 in order": _train_ids,
+        "one higher, 255 kept": partial(_shifted, 1, 0, 180),
+        "one lower, 255 kept": partial(_shifted, -1, 1, 181),
         "classes permuted": partial(_permuted, 0, 181),
     },
 }
 
 
 def _of_each(label: str, opened: Any, named: Any = None) -> list[LabelValues]:
-    return [label_values(label, opened.part([index]), named) for index in range(len(opened))]
+    return [label_values(label, opened.part([index]), named) for index in range(len(LABELS[label].items(opened)))]
 
 
 def _renumbered(opened: SegmentationDataset, function: Callable[[Values], Values], out: Path) -> SegmentationDataset:
@@ -154,8 +159,10 @@ def _opened(label: str, settings: Mapping[str, Any], root: Path, splits: tuple[s
     return config, [open_labels(LABELS[label], config, split) for split in splits]
 
 
-def _numberings(data: Path, draws: int) -> Iterator[Row]:
+def _numberings(data: Path, draws: int, only: str) -> Iterator[Row]:
     for name, (settings, splits) in SETS.items():
+        if only not in name:
+            continue
         config, opened = _opened("segmentation", settings, data / settings["root"], splits)
         named = config.named_classes if name == "voc" else None
         for change, function in CHANGES[name].items():
@@ -165,7 +172,7 @@ def _numberings(data: Path, draws: int) -> Iterator[Row]:
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
 
 
-def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
+def _positions(data: Path, composed: Path, draws: int, only: str) -> Iterator[Row]:
     """Masks and boxes that are turned against their photographs, or lie beside others."""
     stuff = SETS["coco_stuff"][0]
     for name, label, settings, root, splits in (
@@ -177,6 +184,8 @@ def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
         ("coco, boxes", "detection", {"kind": "coco"}, data / "coco_mini", ("val",)),
         ("scenes, boxes", "detection", {"kind": "voc"}, composed, ("train", "val")),
     ):
+        if only not in name:
+            continue
         config, opened = _opened(label, settings, root, splits)
         for turn in (*TURNS, None):
             with tempfile.TemporaryDirectory() as folder:
@@ -187,6 +196,47 @@ def _positions(data: Path, composed: Path, draws: int) -> Iterator[Row]:
                 each = [one for part in changed for one in _of_each(label, part)]
             change = "of other photographs" if turn is None else f"photographs {TURN_NAMES[turn - 1]}"
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _written(composed: Path, draws: int, only: str) -> Iterator[Row]:
+    """Scenes in the layouts of other kinds."""
+    _, drawn = _opened("segmentation", {"kind": "voc"}, composed, ("train", "val"))
+    _, around = _opened("detection", {"kind": "voc"}, composed, ("train", "val"))
+    scenes, names = scenes_of(drawn, around)
+    for kind in (kind for kind in written_kinds(names) if only in kind.name):
+        for change, write in kind.changes.items():
+            with tempfile.TemporaryDirectory() as folder:
+                write(Path(folder), scenes)
+                config, opened = _opened(kind.label, kind.settings, Path(folder), (kind.split,))
+                each = _of_each(kind.label, opened[0])
+            yield [kind.name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _videos(draws: int) -> Iterator[Row]:
+    """Videos whose label maps are mirrored, lie beside the frames of others, or hold 0 and 255."""
+    composed: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes_video", "videos": 12}})).dataset
+    with tempfile.TemporaryDirectory() as folder:
+        root = composed.generate(Path(folder) / "videos")
+        config, (opened,) = _opened("video", {"kind": "davis"}, root, ("val",))
+        videos = opened.sequences
+        for change in ("as they are", "label maps mirrored", "label maps of the next video", "objects 255"):
+            changed = list(videos)
+            if change == "label maps of the next video":
+                pairs = zip(videos, (*videos[1:], videos[0]), strict=True)
+                changed = [replace(video, annotations=other.annotations) for video, other in pairs]
+            elif change != "as they are":
+                changed = [_redrawn(video, change == "objects 255", _new(folder)) for video in videos]
+            each = _of_each("video", replace(opened, sequences=tuple(changed)))
+            yield [_VIDEOS, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _redrawn(video: Any, binary: bool, out: Path) -> Any:
+    paths = []
+    for path in video.annotations:
+        values = read_mask(path)
+        paths.append(out / path.name)
+        Image.fromarray(np.where(values > 0, 255, 0).astype(np.uint8) if binary else values[:, ::-1]).save(paths[-1])
+    return replace(video, annotations=tuple(paths))
 
 
 def _new(folder: str) -> Path:
@@ -202,10 +252,18 @@ def _metres(draws: int) -> Iterator[Row]:
         for per_metre in (1000.0, 5000.0, 256.0, 100.0):
             changed = [replace(part, per_metre=per_metre) for part in opened]
             each = [one for part in changed for one in _of_each("depth", part)]
-            yield ["rooms", f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
+            yield [_ROOMS, f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
 
 
-def _classes(data: Path, draws: int) -> Iterator[Row]:
+def _halved(opened: Any, out: Path) -> Any:
+    """The photographs of a split at half their size, in another format."""
+    names = tuple(f"{number}.webp" for number in range(len(opened)))
+    for number, name in enumerate(names):
+        resized(opened.path(number), out / name)
+    return replace(opened, root=out, names=names)
+
+
+def _classes(data: Path, tmp: Path, draws: int) -> Iterator[Row]:
     config, (train, val) = _opened("classes", {"kind": "folder"}, data / "imagenette_mini", ("train", "val"))
     rng, root = np.random.default_rng(0), data / "imagenette_mini"
     one = [index for index in range(len(val)) if val.labels[index] == 0]
@@ -213,6 +271,7 @@ def _classes(data: Path, draws: int) -> Iterator[Row]:
         ("as published", range(len(val)), train),
         ("one class alone", one, train),
         ("validation images among the training ones", range(len(val)), val),
+        ("the same at half the size", range(len(val)), _halved(val, tmp)),
     ):
         shown = []
         for size in SIZES:
@@ -225,7 +284,7 @@ def _classes(data: Path, draws: int) -> Iterator[Row]:
             refused = sum("refused" in state for state in states)
             doubtful = sum("doubtful" in state for state in states) - sum({"refused", "doubtful"} <= s for s in states)
             shown.append(f"{100 * refused / draws:.1f} / {100 * doubtful / draws:.1f}")
-        yield ["folder (Imagenette)", change, str(len(drawn_from)), *shown]
+        yield [_FOLDER, change, str(len(drawn_from)), *shown]
 
 
 def _seconds(data: Path) -> str:
@@ -242,17 +301,21 @@ def _seconds(data: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, metavar="SAMPLES")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kinds whose row has this in its first column")
     parser.add_argument("--draws", type=int, default=200, help="sets of each size (default: 200)")
     args = parser.parse_args()
-    print(_seconds(args.data))
+    if not args.only:
+        print(_seconds(args.data))
     with tempfile.TemporaryDirectory() as folder:
         scenes: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes", "images": 60}})).dataset
         composed = scenes.generate(Path(folder) / "scenes")
         rows = [
-            *_numberings(args.data, args.draws),
-            *_positions(args.data, composed, args.draws),
-            *_metres(args.draws),
-            *_classes(args.data, max(1, args.draws // 10)),
+            *_numberings(args.data, args.draws, args.only),
+            *_positions(args.data, composed, args.draws, args.only),
+            *_written(composed, args.draws, args.only),
+            *(_videos(args.draws) if args.only in _VIDEOS else ()),
+            *(_metres(args.draws) if args.only in _ROOMS else ()),
+            *(_classes(args.data, _new(folder), max(1, args.draws // 10)) if args.only in _FOLDER else ()),
         ]
     head = ("kind", "labels", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))
     print("\n".join(markdown_table(head, rows)))

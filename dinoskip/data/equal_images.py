@@ -24,7 +24,7 @@ MOST = 5000
 """Scored images that are looked for, of more an even sample. If one image in 600 is leaked, 5,000 miss it once in 4,000
 sets. Of a training set of millions only files that share a size with one of these are read."""
 _PIECE = 4096  # bytes from the middle of a file: JPEGs of one camera begin alike, and few files agree in the middle
-_READERS = 8  # files in flight: on a network file system a read waits, and does not compute
+READERS = 8  # files in flight: on a network file system a read waits, and does not compute
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +74,20 @@ class ImageFiles:
         status = _status(self.paths[index])
         return status.st_dev, status.st_ino, int(self.offsets[index])
 
+    def encoded(self, index: int) -> bytes:
+        """The bytes of an image."""
+        return self._piece(index, 0, int(self.sizes[index]))
+
     def digest(self, index: int, *, whole: bool) -> bytes:
         """The sha256 of an image's bytes: of the ``whole``, or of a piece from the middle."""
         size = int(self.sizes[index])
         length = size if whole else min(size, _PIECE)
+        return hashlib.sha256(self._piece(index, (size - length) // 2, length)).digest()
+
+    def _piece(self, index: int, begin: int, length: int) -> bytes:
         with guard(self.paths[index], "image"), open_regular(self.paths[index]) as stream:
-            stream.seek(int(self.offsets[index]) + (size - length) // 2)
-            return hashlib.sha256(stream.read(length)).digest()
+            stream.seek(int(self.offsets[index]) + begin)
+            return stream.read(length)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ def _equal(scored: ImageFiles, mine: Sequence[int], fitted: ImageFiles, theirs: 
 
     By identity, then by size and a piece, then by all bytes of those that agree so far.
     """
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         known = _first(pool.map(fitted.identity, theirs), theirs)
         pairs = {i: known[one] for i, one in zip(mine, pool.map(scored.identity, mine), strict=True) if one in known}
         rest = [i for i in mine if i not in pairs]

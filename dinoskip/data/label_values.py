@@ -24,7 +24,7 @@ from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask, stored_geometry
 
-VERSION = 2
+VERSION = 3
 """Of what is counted: part of the key under which it is kept."""
 MOST = 5000
 """Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
@@ -68,10 +68,11 @@ class LabelValues:
     read, and that hold a value without a meaning; the first ones are named. ``agreeing`` of ``compared`` files have no
     class but those that another annotation of their image names. ``heights[v]`` is the sum over ``with_heights`` files
     of how far v lies above the middle (-.5 to .5 of the height) times its share of the pixels, at most .2.
-    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it. ``turns`` says
+    ``quantiles`` are the 2nd, 50th and 99th percentile of depth as stored, ``per_metre`` the unit of it, ``outdoor``
+    whether it is of streets. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
     images, ``swapped`` those of them that are as high as these are wide. Of
-    ``boxes``, ``unit_boxes`` lie in the first pixel of their images.
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class.
     """
 
     label: str
@@ -96,12 +97,14 @@ class LabelValues:
     with_heights: int = 0
     quantiles: tuple[float, ...] = ()
     per_metre: float = 0.0
+    outdoor: bool = False
     turns: TurnLevels = field(default_factory=TurnLevels)
     misfits: int = 0
     swapped: int = 0
     first_misfit: str = ""
     boxes: int = 0
     unit_boxes: int = 0
+    objects: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -131,6 +134,7 @@ class LabelValues:
             files=tuple(a + b for a, b in zip(self.files, other.files, strict=True)),
             pixels=tuple(a + b for a, b in zip(self.pixels, other.pixels, strict=True)),
             heights=tuple(a + b for a, b in zip(self.heights, other.heights, strict=True)),
+            objects=tuple(a + b for a, b in zip(self.objects, other.objects, strict=False)),
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             **{name: getattr(self, name) or getattr(other, name) for name in firsts},
         )
@@ -142,13 +146,12 @@ class LabelValues:
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> LabelValues:
         """The inverse of :meth:`plain`; TypeError for other fields."""
-        fields: dict[str, Any]
         fields, turns = (
             {name: tuple(it) if isinstance(it, list) else it for name, it in of.items()}
             for of in (stored, stored.get("turns", {}))
         )
-        fields["turns"] = TurnLevels(**turns)
-        return cls(**fields)
+        known: dict[str, Any] = {**fields, "turns": TurnLevels(**dict[str, Any](turns))}
+        return cls(**known)
 
 
 def can_be_counted(opened: Any) -> bool:
@@ -187,6 +190,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
     """
     empty = _empty(label, opened)
     meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0)]
+    meaning += [bool(getattr(opened, "outdoor", False))]
     if isinstance(opened, LabelledFolder):
         return hash_of([*meaning, list(more), [int(number) for number in opened.labels]])
     files = opened.target_files
@@ -227,7 +231,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
 
 
 def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) -> LabelValues:
-    count, unit, failed = 0, 0, list[str]()
+    count, unit, failed, each = 0, 0, list[str](), dict.fromkeys(found.names, 0)
     for index in chosen:
         try:
             objects = opened.objects(index)
@@ -235,9 +239,14 @@ def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) 
             failed.append(f"{opened.path(index).name}: {error}")
             continue
         count += len(objects)
+        for box in objects:
+            each[box.label] += 1
         unit += sum(max(box.x2, box.y2) <= 1 for box in objects)
     first = next(iter(failed), "")
-    return replace(found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first)
+    return replace(
+        found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first,
+        objects=tuple(each.values()),
+    )  # fmt: skip
 
 
 def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:
@@ -254,7 +263,7 @@ def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> Lab
         quantiles = tuple(float(np.searchsorted(running, total * share / 100)) for share in _QUANTILES)
     return replace(
         found, read=len(chosen), unreadable=len(failed), first_unreadable=failed[0] if failed else "",
-        quantiles=quantiles, per_metre=opened.per_metre,
+        quantiles=quantiles, per_metre=opened.per_metre, outdoor=bool(getattr(opened, "outdoor", False)),
     )  # fmt: skip
 
 

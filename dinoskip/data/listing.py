@@ -201,7 +201,7 @@ def content_marks(paths: Sequence[Path]) -> list[Any]:
         special = next((path for path, mark in zip(paths, marks, strict=True) if not stat.S_ISREG(mark.st_mode)), None)
         if special is not None:
             raise DataError(f"{special}: is not a regular file")
-        stated = pixel_range()  # what pixels mean, where it is set; keys without it stay
+        stated = pixel_range(next(iter(paths), None))  # what pixels mean, where it is set; keys without it stay
         added = "" if stated is None else f" in 0..{stated}"
         if all_is_read(sum(mark.st_size for mark in marks)):
             return [sha256_file(path) + added for path in paths]

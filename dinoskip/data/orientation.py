@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.edges import BoxEdges, edge_ranks, mask_level, small_image
@@ -33,7 +35,36 @@ FLOORS = ((3, 0.58), (1, 0.65))
 JUDGED = 50  # files, evenly spread: rates are at their best from 20 on
 MIXED_MASKS, MIXED_BOXES = 0.2, 0.4  # a file that differs so much the other way is no accident
 
-D = TypeVar("D", SegmentationDataset, DetectionDataset)
+
+@runtime_checkable
+class Oriented(Protocol):
+    """A split with labels that lie on photographs and say by their size, if they can, how."""
+
+    @property
+    def labels_upright(self) -> bool:
+        """Whether labels whose size does not say it are drawn upright."""
+
+    @property
+    def labels_by(self) -> str:
+        """How that is known; "" where it is not asked."""
+
+    @property
+    def image_paths(self) -> tuple[Path, ...]:
+        """Where each image lies."""
+
+    def label_frame(self, index: int) -> Reading | None:
+        """Which pixels of an image its label says it is for, by its size; None if it does not."""
+
+
+@runtime_checkable
+class Bordered(Oriented, Protocol):
+    """One whose labels have borders that edges of photographs follow, other than masks and boxes."""
+
+    def border(self, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
+        """Where the borders of labels ``index`` are as they are stored, bool at ``size``; None for too short ones."""
+
+
+D = TypeVar("D", bound=Oriented)
 
 
 @dataclass
@@ -60,7 +91,7 @@ def with_orientation(opened: D, setting: Setting, where: str, faults: list[str] 
     where nothing tells; with ``faults`` that is noted there, and labels are read as stored.
     """
     if setting != "auto":
-        return replace(opened, labels_upright=setting == "upright", labels_by="set" if _turned(opened) else "")
+        return _read_as(opened, "upright" if setting == "upright" else "stored", "set" if _turned(opened) else "")
     try:
         found = infer(opened, where)
     except DataError as error:
@@ -71,17 +102,20 @@ def with_orientation(opened: D, setting: Setting, where: str, faults: list[str] 
     if found is None:
         return opened
     log.info("%s: labels of photographs that EXIF turns are read as %s, by %s", where, found.reading, found.by)
-    return replace(opened, labels_upright=found.reading == "upright", labels_by=found.by)
+    return _read_as(opened, found.reading, found.by)
+
+
+def _read_as(opened: D, reading: Reading, by: str) -> D:
+    return cast(D, replace(cast(Any, opened), labels_upright=reading == "upright", labels_by=by))
 
 
 def label_orientation(opened: object) -> str:
     """Say for a row how labels were taken: ``upright (set)``; "" where no photograph is turned or sizes say it."""
-    if not isinstance(opened, SegmentationDataset | DetectionDataset) or not opened.labels_by:
-        return ""
-    return f"{'upright' if opened.labels_upright else 'stored'} ({opened.labels_by})"
+    by = getattr(opened, "labels_by", "")
+    return f"{'upright' if getattr(opened, 'labels_upright', False) else 'stored'} ({by})" if by else ""
 
 
-def _turned(opened: SegmentationDataset | DetectionDataset) -> list[tuple[int, int]]:
+def _turned(opened: Oriented) -> list[tuple[int, int]]:
     """Positions and EXIF orientations of the images that have one of 2 to 8; files that cannot be read are passed."""
     found = []
     for index, path in enumerate(opened.image_paths):
@@ -94,7 +128,7 @@ def _turned(opened: SegmentationDataset | DetectionDataset) -> list[tuple[int, i
     return found
 
 
-def infer(opened: SegmentationDataset | DetectionDataset, where: str) -> Orientation | None:
+def infer(opened: Oriented, where: str) -> Orientation | None:
     """Say how labels lie whose sizes do not tell it; None for a split without such a photograph.
 
     Raises :class:`DataError` naming the setting if photographs show neither, or some the one and some the other.
@@ -166,18 +200,25 @@ def _first(evidence: _Evidence) -> str:
     return evidence.gains[0][1] if evidence.gains else "those without a border in their labels"
 
 
-def _both_levels(
-    opened: SegmentationDataset | DetectionDataset, index: int, orientation: int
-) -> tuple[float, float] | None:
+def _both_levels(opened: Oriented, index: int, orientation: int) -> tuple[float, float] | None:
     """How well the labels of an image follow it if they are drawn upright, and as stored; None without borders."""
     stored = small_image(read_image(opened.image_paths[index], upright=False))
     views = turn_upright(stored, orientation), stored
     if isinstance(opened, SegmentationDataset):
         labels = opened.drawn_labels(index)
         upright, as_stored = (mask_level(edge_ranks(view), labels) for view in views)
+    elif isinstance(opened, Bordered):
+        upright, as_stored = (_border_level(opened, index, view) for view in views)
     else:
+        assert isinstance(opened, DetectionDataset)
         by_view = zip(views, (True, False), strict=True)
         upright, as_stored = (
             BoxEdges.of(view).level(opened.boxes_in_shares(index, upright=seen)) for view, seen in by_view
         )
     return None if upright is None or as_stored is None else (upright, as_stored)
+
+
+def _border_level(opened: Bordered, index: int, view: NDArray[np.uint8]) -> float | None:
+    """Mean rank of edges of a small picture (H, W, 3) on the borders of labels."""
+    border = opened.border(index, (view.shape[0], view.shape[1]))
+    return None if border is None else float(edge_ranks(view)[border].mean())

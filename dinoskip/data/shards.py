@@ -135,7 +135,7 @@ class TarShards:
 
     def read(self, index: int) -> np.ndarray:
         """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
-        return image_from_bytes(self.encoded(index), self.where(index))
+        return image_from_bytes(self.encoded(index), self.root / self.names[index])  # a root may state the range
 
     def size(self, index: int) -> tuple[int, int]:
         """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""

@@ -46,6 +46,12 @@ class DataVerdict:
         return self.text if self.state == "said" else f"{self.text} ({self.state})"
 
 
+def accepted_checks(lines: Iterable[str], data: str) -> str:
+    """Return the names of the checks of a data set among the lines of :func:`settle`, with commas; "" without one."""
+    named = (line.split(":", 2) for line in lines)
+    return ", ".join(sorted({check for check, of, _ in named if of == data}))
+
+
 def settle(verdicts: Iterable[DataVerdict], accepted: Collection[str]) -> list[str]:
     """Return the lines of doubtful verdicts whose names are among ``accepted``.
 

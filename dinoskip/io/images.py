@@ -25,7 +25,7 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, featur
 
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import open_regular, read_regular
-from dinoskip.io.pixel_range import PIXEL_RANGE, known_range, pixel_range
+from dinoskip.io.pixel_range import PIXEL_RANGE, SETTING, known_range, pixel_range
 
 # Builds of Pillow for some systems come without these two libraries.
 _AVIF, _JPEG_2000 = bool(features.check("avif")), bool(features.check("jpg_2000"))
@@ -108,15 +108,15 @@ def _check_png(content: bytes, name: Path | str) -> bytes:
 _SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
 
 
-def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image.Image:
-    """RGB in 8 bits; what range a file's values have is decided by its mode and format, or stated.
+def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8, stated: int | None = None) -> Image.Image:
+    """RGB in 8 bits; what range a file's values have is decided by its mode and format, or ``stated``.
 
     ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1. Raises ValueError for 32-bit
     integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`known_range`.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
         values = np.asarray(image).astype(np.float64)
-        values *= 255 / known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1)
+        values *= 255 / known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1, stated)
     elif image.mode == "F":
         values = 255 * np.asarray(image).astype(np.float64)
         if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):
@@ -126,7 +126,7 @@ def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8) -> Image
     else:
         colours = image.convert("RGB")
         if bits == 16:  # of which Pillow keeps the upper half
-            known_range(np.asarray(colours).astype(np.int64) * 257, (1 << 16) - 1)
+            known_range(np.asarray(colours).astype(np.int64) * 257, (1 << 16) - 1, stated)
         return colours
     return Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8)).convert("RGB")
 
@@ -174,22 +174,23 @@ def _bands_of_tiff(stream: IO[bytes]) -> str:
     return f"a TIFF of {bands} bands of {each} bits; {_SAVE_THREE}" if bands > 1 else ""
 
 
-def rgb_array(image: Image.Image, *, upright: bool = True) -> np.ndarray:
+def rgb_array(image: Image.Image, *, upright: bool = True, name: object = None) -> np.ndarray:
     """The pixels of a picture that Pillow has open, as :func:`image_from_bytes` returns them: uint8 (H, W, 3).
 
-    Raises ValueError for values without a known range and for bands without known colours, see there.
+    ``name`` is its path, which may state its range. Raises ValueError for values without a known range and for bands
+    without known colours, see there.
     """
     file_format, bits = image.format, _stored_bits(image)  # gone in copies
     _refuse_bands(image)
-    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image, file_format, bits=bits))
+    turned = ImageOps.exif_transpose(image) if upright else image
+    return np.array(_rgb(turned, file_format, bits=bits, stated=pixel_range(name)))
 
 
-def _in_stated_range(content: bytes, image: Image.Image) -> np.ndarray | None:
+def _in_stated_range(content: bytes, image: Image.Image, stated: int | None) -> np.ndarray | None:
     """Pixels of a colour image of 16 bits in the stated range, not turned; None where none is stated or it is no such.
 
     Pillow keeps 8 bits of such files.
     """
-    stated = pixel_range()
     if stated is None or _stored_bits(image) != 16 or image.mode not in {"RGB", "RGBA", "RGBX", "LA"}:
         return None
     cv2 = opencv()
@@ -197,7 +198,9 @@ def _in_stated_range(content: bytes, image: Image.Image) -> np.ndarray | None:
     flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     values = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     if values is None or values.dtype != np.uint16:
-        raise ValueError(f"its 16 bits cannot be read in a stated range; leave {PIXEL_RANGE} out, or save it otherwise")
+        raise ValueError(
+            f"its 16 bits cannot be read in a stated range; leave {PIXEL_RANGE} and {SETTING} out, or save it otherwise"
+        )
     scaled: np.ndarray = np.clip(np.rint(values[..., ::-1] * (255 / stated)), 0, 255)
     return scaled.astype(np.uint8)
 
@@ -291,9 +294,9 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
     if pixels is not None:
         return pixels
     with _opened(io.BytesIO(_check_png(content, name)), name) as image:
-        stored = _in_stated_range(content, image)
+        stored = _in_stated_range(content, image, pixel_range(name))
         if stored is None:
-            return rgb_array(image, upright=upright)
+            return rgb_array(image, upright=upright, name=name)
         return turn_upright(stored, _orientation(image)) if upright else stored
 
 
@@ -328,6 +331,22 @@ def stored_pixels(content: bytes, name: str | Path) -> StoredPixels:
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     """Decode an image file to uint8 (H, W, 3) RGB, see :func:`image_from_bytes`; a missing one is a DataError too."""
     return image_from_bytes(read_encoded(path), path, upright=upright)
+
+
+def grey_thumbnail(content: bytes, name: str | Path, side: int) -> np.ndarray:
+    """Decode the bytes of an image to uint8 (``side``, ``side``) grey, upright and squashed to a square.
+
+    JPEGs are decoded at an eighth or more of their size: pixels are near those of :func:`image_from_bytes`, made
+    smaller. Raises :class:`DataError` as that does.
+    """
+    with _opened(io.BytesIO(_check_png(content, name)), name) as image:
+        if image.format == "JPEG":
+            image.draft("L", (2 * side, 2 * side))
+        if image.mode in {"L", "RGB", "YCbCr", "CMYK"}:
+            grey = ImageOps.exif_transpose(image).convert("L")
+        else:
+            grey = Image.fromarray(rgb_array(image, name=name)).convert("L")
+        return np.asarray(grey.resize((side, side), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
 def read_encoded(path: str | Path) -> bytes:

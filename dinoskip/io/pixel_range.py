@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dinoskip.errors import ConfigError
 
-PIXEL_RANGE = "DINOSKIP_PIXEL_RANGE"
+PIXEL_RANGE, SETTING = "DINOSKIP_PIXEL_RANGE", "pixel_range"
+SMALLEST, LARGEST = 256, 65_535
 _DARK = 1 << 14  # of 16 bits: pictures of 14 bits and fewer have no value from here on, and come out nearly black
 _STATE_RANGE = (
-    f"state the largest value of files with 16 bits: {PIXEL_RANGE}=4095 for 12 bits, 16383 for 14, 10000 for "
-    "reflectances, 65535 where pictures are this dark"
+    f"state the largest value of files with 16 bits: {PIXEL_RANGE}=4095, or {SETTING}: 4095 of the data set, for 12 "
+    "bits, 16383 for 14, 10000 for reflectances, 65535 where pictures are this dark"
 )
 
 
-def pixel_range() -> int | None:
-    """The value of files with 16 bits that is white, by DINOSKIP_PIXEL_RANGE; None if it is not stated.
+class RangedPath(type(Path())):  # type: ignore[misc]  # PosixPath, or what paths are on this system
+    """A path of images, or of a folder of them, whose files of 16 bits have the value ``white`` where they are white.
 
-    Raises :class:`ConfigError` unless it is a whole number from 256 to 65535.
+    What is joined to it has the same; all else about it is as of a path.
     """
+
+    white: int | None = None
+
+    @classmethod
+    def of(cls, path: Path, white: int | None) -> Path:
+        """The path with this value; as it is without one."""
+        if white is None:
+            return path
+        ranged = cls(path)
+        ranged.white = white
+        return ranged
+
+    def __truediv__(self, name: Any) -> Path:
+        return RangedPath.of(super().__truediv__(name), self.white)
+
+    def __reduce__(self) -> Any:
+        return RangedPath.of, (Path(str(self)), self.white)
+
+
+def pixel_range(of: object = None) -> int | None:
+    """The value of files with 16 bits that is white, of a :class:`RangedPath` its own, else by DINOSKIP_PIXEL_RANGE.
+
+    None if it is not stated. Raises :class:`ConfigError` unless the variable is a whole number from 256 to 65535.
+    """
+    if isinstance(of, RangedPath) and of.white is not None:
+        return of.white
     text = os.environ.get(PIXEL_RANGE, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 256 <= int(text) <= 65_535):
-        raise ConfigError(f"{PIXEL_RANGE}={text!r} is not a whole number from 256 to 65535", _STATE_RANGE)
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and SMALLEST <= int(text) <= LARGEST):
+        raise ConfigError(f"{PIXEL_RANGE}={text!r} is not a whole number from {SMALLEST} to {LARGEST}", _STATE_RANGE)
     return int(text)
 
 
-def known_range(values: np.ndarray, largest: int) -> int:
+def known_range(values: np.ndarray, largest: int, stated: int | None) -> int:
     """The value that is white among those of a file with 16 bits, of which ``largest`` is the largest possible.
 
-    Raises ValueError if no range is stated and a picture that is not of one value uses less than a quarter of it.
+    It is the one that is ``stated``, if one is. Raises ValueError if none is and a picture that is not of one value
+    uses less than a quarter of its range.
     """
-    if stated := pixel_range():
+    if stated is not None:
         return stated
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     if low != high and high < _DARK * (largest + 1) // (1 << 16):

@@ -5,15 +5,17 @@ The same split twice is refused where the settings are checked. Here the files o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from dinoskip.data import near_images
 from dinoskip.data.equal_images import VERSION, Common, ImageFiles, common_images
+from dinoskip.data.near_images import NearCommon, Thumbnails
 from dinoskip.data.sets import dataset_root, open_labels, open_training_images
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
@@ -26,7 +28,7 @@ from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection
 from dinoskip.settings.tasks import tasks
 
-CHECK = "equal-files"
+CHECK, NEAR = "equal-files", "near-equal-images"
 KEPT = "verdicts"
 """Folder of a study in which comparisons are kept, by what was compared: so a plan reads no image twice."""
 
@@ -95,12 +97,13 @@ def _evaluations(study: StudyBase) -> Iterator[tuple[list[SplitOfData], SplitOfD
 
 
 def verdicts(study: StudyBase) -> list[DataVerdict]:
-    """Return what is to be said of equal files between the splits of a study; comparisons are kept in its folder.
+    """Return what is to be said of equal images between the splits of a study; comparisons are kept in its folder.
 
     Sets that are composed are not compared: their images are drawn one by one. What cannot be opened is left to the
     stage that reads it.
     """
     files = cache(partial(_files, study))
+    thumbnails = cache(Thumbnails.of)
     found = []
     for one in comparisons(study):
         scored = files(one.scored)
@@ -109,8 +112,10 @@ def verdicts(study: StudyBase) -> list[DataVerdict]:
             continue
         with suppress(DataError):
             common = _compared(study.directory / KEPT, scored, used)
-            if common.count:
-                found.append(_verdict(one, common))
+            found += [_verdict(one, common)] if common.count else []
+            if not common.same:
+                near = _looked_alike(study.directory / KEPT, scored, used, thumbnails)
+                found += [_near_verdict(one, near)] if near.count else []
     return list(dict.fromkeys(found))
 
 
@@ -118,8 +123,13 @@ def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[DataVerdict]:
     """Return what is to be said of two opened splits outside a study, of which names are shown below ``root``."""
     name = root.resolve().name
     one = SplitUse(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
-    common = common_images(ImageFiles.of(scored, root), ImageFiles.of(fitted, root))
-    return [_verdict(one, common)] if common.count else []
+    files = ImageFiles.of(scored, root), ImageFiles.of(fitted, root)
+    common = common_images(*files)
+    found = [_verdict(one, common)] if common.count else []
+    if not common.same:
+        near = near_images.near_images(*files, *map(Thumbnails.of, files))
+        found += [_near_verdict(one, near)] if near.count else []
+    return found
 
 
 def _files(study: StudyBase, side: SplitOfData) -> ImageFiles | None:
@@ -137,14 +147,34 @@ def _files(study: StudyBase, side: SplitOfData) -> ImageFiles | None:
 
 
 def _compared(kept: Path, scored: ImageFiles, used: ImageFiles) -> Common:
-    """The images that two sets share; from the folder ``kept`` where these sets have been compared already."""
-    key = hash_of([VERSION, scored.fingerprint, used.fingerprint])
+    """The images that two sets share by their bytes."""
+    marks = [VERSION, scored.fingerprint, used.fingerprint]
+    return _kept(kept, marks, Common, lambda: common_images(scored, used))
+
+
+def _looked_alike(
+    kept: Path, scored: ImageFiles, used: ImageFiles, thumbnails: Callable[[ImageFiles], Thumbnails]
+) -> NearCommon:
+    """The images that two sets share by their looks."""
+    marks = [NEAR, near_images.VERSION, scored.fingerprint, used.fingerprint]
+    return _kept(
+        kept, marks, NearCommon,
+        lambda: near_images.near_images(scored, used, thumbnails(scored), thumbnails(used)),
+    )  # fmt: skip
+
+
+C = TypeVar("C", Common, NearCommon)
+
+
+def _kept(kept: Path, marks: list[Any], of: type[C], compare: Callable[[], C]) -> C:
+    """What a comparison found; from the folder ``kept`` where these sets have been compared already."""
+    key = hash_of(marks)
     place = kept / f"{key[:16]}.json"
     with suppress(DataError, TypeError, KeyError):
         stored = read_json(place)
         if stored.pop("key") == key:
-            return Common(**{**stored, "example": tuple(stored["example"])})
-    common = common_images(scored, used)
+            return of(**{**stored, "example": tuple(stored["example"])})
+    common = compare()
     with suppress(OSError, DinoskipError):  # a plan may look at a study that is another's
         write_json(place, {"key": key, **asdict(common)})
     return common
@@ -170,3 +200,27 @@ def _verdict(one: SplitUse, common: Common) -> DataVerdict:
     if one.purpose == "trained on":
         return DataVerdict(CHECK, one.scored.data, "said", text)
     return DataVerdict(CHECK, one.scored.data, "refused" if common.same else "doubtful", text, remedy)
+
+
+_MUCH = 0.01  # of the scored images: published splits share some photographs by chance of their making
+_FEWEST = 3  # of a sample of the other set: one pair of other photographs among millions may be as near
+_PARTNERS, _PARTNER_SHARE = 3, 0.1  # near images of one image: all of a set are alike, which is no copying
+_LONG = 4  # near copies to a run: frames of one recording, not copies
+
+
+def _near_verdict(one: SplitUse, near: NearCommon) -> DataVerdict:
+    used, remedy = _SAID[one.purpose]
+    sampled = "" if near.share_of_other == 1 else f" looked at, beside {100 * near.share_of_other:.2g} % of the others,"
+    all_alike = near.partners >= max(_PARTNERS, _PARTNER_SHARE * near.others)
+    frames = near.count >= _LONG * near.runs
+    how = f"in {near.runs} runs, as frames of one recording are" if frames else "resized, mirrored or compressed again"
+    text = (
+        f"{one.scored}: {near.count} of {near.looked_at} scored images{sampled} look as images of {one.used} do, "
+        f"{used}: {how}, such as {near.example[0]} and {near.example[1]}"
+    )
+    if all_alike:
+        text += f"; each is like {near.partners:.0f} of {near.others} of them, as pictures of a fixed camera are"
+    enough = near.share > _MUCH and not all_alike and (near.share_of_other == 1 or near.count >= _FEWEST)
+    if one.purpose == "trained on" or not enough:
+        return DataVerdict(NEAR, one.scored.data, "said", text)
+    return DataVerdict(NEAR, one.scored.data, "doubtful", text, "split by recording" if frames else remedy)

@@ -149,7 +149,7 @@ class Maker:
         resumed = stage.resumes and self.artifacts.partial(node.id, key).exists()
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         began = time.monotonic()
-        task = Task(node.settings, node.runtime, inputs, out, work.device, work.workers)
+        task = Task(node.settings, node.runtime, inputs, out, work.device, work.workers, accepted=work.accepted)
         if stage.together and self.ranks is not None:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks

@@ -47,6 +47,8 @@ class Task:
     workers: int
     reserve: Callable[[int], None] | None = None
     """Makes room on the disk for so many bytes, where there is a limit; raises :class:`DiskFull`."""
+    accepted: tuple[str, ...] = ()
+    """What was doubtful of the study's data and accepted, each as :func:`dinoskip.data.verdicts.settle` says it."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,15 @@ OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous"
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
 _OF_ITS_INPUT = ("normalisation", "positions", "network")
 # Not in rows.json where they do not.
-_WHERE_THEY_APPLY = (*OF_A_NETWORK, *_OF_ITS_INPUT, "images", "left_out", "label_orientation", "no_interval")
+_WHERE_THEY_APPLY = (
+    *OF_A_NETWORK,
+    *_OF_ITS_INPUT,
+    "images",
+    "left_out",
+    "label_orientation",
+    "accepted",
+    "no_interval",
+)
 ON_VALIDATION = "best on validation"
 """The note of a row of the trial that is best on the images shown."""
 Selection = Literal["fixed", "held out", "cross-fitted", "shown"]
@@ -76,7 +84,8 @@ class EvalResult:
     cut has another seed, as good as the one taken, that may give another box. Baselines that cut pixels have these
     shares, too. ``left_out`` is the number of images (videos, pairs) of the split that are broken and not among the
     ``n``. None where they do not apply. ``label_orientation`` says how labels of photographs that EXIF turns were
-    taken, and by what; "" where there are none, or sizes say it (:mod:`dinoskip.data.orientation`).
+    taken, and by what; "" where there are none, or sizes say it (:mod:`dinoskip.data.orientation`). ``accepted`` are
+    the checks that found the data set doubtful and were accepted by name (:mod:`dinoskip.data.verdicts`), with commas.
 
     ``selected``, one of :data:`SELECTIONS`, says how the trial (a learning rate, an input, a threshold) was chosen that
     the row is of; which of several blocks is read is chosen later (:mod:`dinoskip.decisions`). :data:`FIXED` also of
@@ -88,9 +97,9 @@ class EvalResult:
     by which it resized its positions: timm, dino or bicubic (docs/backbones.md), own of networks with code of their
     own; both "" where rows do not say. ``network`` is the spec of a network that was not trained in the study,
     ``images`` format and hash of the split's images (``voc 20243e8c8b176437``); a study adds both where it gathers its
-    rows, "" elsewhere. Rows that differ in these five alone are equal. The date is in the manifest of the stage that
-    made a row, never in the row. ``precision`` is that of the frozen network's passes: fp32 (also of rows that do not
-    say), tf32 or bf16.
+    rows, "" elsewhere. Rows that differ in these five and ``accepted`` alone are equal. The date is in the manifest of
+    the stage that made a row, never in the row. ``precision`` is that of the frozen network's passes: fp32 (also of
+    rows that do not say), tf32 or bf16.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)  # of rows that are read
@@ -134,6 +143,7 @@ class EvalResult:
     kernels: Text = field(default="", compare=False)
     network: Text = field(default="", compare=False)
     images: Text = field(default="", compare=False)
+    accepted: Text = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:

@@ -119,6 +119,47 @@ def test_boxes_of_mirrored_photographs_are_doubtful(tmp_path: Path) -> None:
         assert stopping(judged("detection", ["val"], kind="coco_json", root=str(root))) == wanted
 
 
+def test_a_part_that_is_mirrored_is_doubtful(tmp_path: Path) -> None:
+    """As mirrored copies with the labels of the originals are: the mean of the set does not show them."""
+    for name, mirrored, wanted in (("a", 0, []), ("b", 4, [("doubtful", "some-turned")])):
+        (tmp_path / name).mkdir()
+        root = masks(tmp_path / name, lambda labels, number, few=mirrored: labels[:, ::-1] if number < few else labels)
+        found = judged("segmentation", ["train"], kind="masks", root=str(root))
+        assert stopping(found) == wanted
+        assert [one.text.count("4 of 12") for one in found if one.check == "some-turned"] == [1] * len(wanted)
+
+
+def test_outlines_tell_more_than_boxes(tmp_path: Path) -> None:
+    for name, mirrored in (("a", False), ("b", True)):
+        (tmp_path / name).mkdir()
+        path = coco(tmp_path / name, lambda box: box, mirrored) / "annotations.json"
+        content = json.loads(path.read_text())
+        for entry in content["annotations"]:
+            x, y, width, height = entry["bbox"]
+            right, low = x + width, y + height
+            corners = [x + 9, y, right, y, right, low, x, low, x, y + 5, x + 9, y + 5]
+            entry["segmentation"] = [corners]
+        content["images"] = content["images"][:3]
+        content["annotations"] = [one for one in content["annotations"] if one["image_id"] < 3]
+        path.write_text(json.dumps(content))
+        opened = open_labels(LABELS["detection"], dataset(kind="coco_json", root=str(path.parent)), "val")
+        assert turn_levels(opened, range(3)).by == "outlines"
+        wanted = [("doubtful", "turned-labels")] if mirrored else []
+        assert stopping(judged("detection", ["val"], kind="coco_json", root=str(path.parent))) == wanted
+
+
+def test_outlines_of_other_photographs_are_doubtful(tmp_path: Path) -> None:
+    path = coco(tmp_path, lambda box: box) / "annotations.json"
+    content = json.loads(path.read_text())
+    for entry in content["annotations"]:
+        x, y, width, height = 26, 26, 12, 12  # the middle, where no object is, however it is turned
+        entry["bbox"] = [x, y, width, height]
+        entry["segmentation"] = [[x, y, x + width, y, x + width, y + height, x + 5, y + height, x, y + 5]]
+    path.write_text(json.dumps(content))
+    found = judged("detection", ["val"], kind="coco_json", root=str(tmp_path))
+    assert stopping(found) == [("doubtful", "unlike-photographs")]
+
+
 def test_boxes_in_shares_of_the_sides_are_refused(tmp_path: Path) -> None:
     root = coco(tmp_path, lambda box: [value / 64 for value in box])
     assert stopping(judged("detection", ["val"], kind="coco_json", root=str(root))) == [("refused", "boxes-in-shares")]

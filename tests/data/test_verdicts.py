@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dinoskip.data.verdicts import DataVerdict, settle
+from dinoskip.data.verdicts import DataVerdict, accepted_checks, settle
 from dinoskip.errors import ConfigError, DataError
 
 SAID = DataVerdict("equal-files", "voc", "said", "voc val: 3 of 9 are trained on")
@@ -37,3 +37,9 @@ def test_what_is_refused_cannot_be_accepted() -> None:
         settle([DOUBTFUL, REFUSED], {"equal-files:voc"})
     assert caught.value.exit_code == 2
     assert len(caught.value.problems) == 1
+
+
+def test_rows_name_the_checks_of_their_own_data_set() -> None:
+    lines = ["equal-files:pets: pets val: 1 of 6", "one-class:pets: every: one", "one-class:birds: b"]
+    assert accepted_checks(lines, "pets") == "equal-files, one-class"
+    assert accepted_checks(lines, "bird") == ""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import random
 import struct
 import tracemalloc
@@ -25,6 +26,7 @@ from dinoskip.io.images import (
     stored_geometry,
     turn_upright,
 )
+from dinoskip.io.pixel_range import RangedPath
 from dinoskip.io.resize import short_side_size
 
 RNG = np.random.default_rng(0)
@@ -359,6 +361,18 @@ def test_a_stated_range_is_part_of_what_a_folder_is_known_by(tmp_path: Path, mon
     assert fingerprint(tmp_path, ["a.png"]) != without
     monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "")
     assert fingerprint(tmp_path, ["a.png"]) == without
+
+
+def test_a_path_states_the_range_of_what_lies_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).integers(0, 4096, (12, 16))
+    (tmp_path / "a.png").write_bytes(deep(values, ".png"))
+    path = pickle.loads(pickle.dumps(RangedPath.of(tmp_path, 4095))) / "a.png"
+    assert (path, hash(path), path.name) == (tmp_path / "a.png", hash(tmp_path / "a.png"), "a.png")
+    assert np.abs(read_image(path) - values[..., None] * 255 / 4095).max() <= 0.5
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "65535")
+    assert read_image(path).max() > 250, "what is stated of the set is nearer than the variable"
+    assert read_image(tmp_path / "a.png").max() < 20
+    assert type(RangedPath.of(tmp_path, None)) is type(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["12", "1e4", "65536", "-1", "\u0664\u0660\u0669\u0665"])

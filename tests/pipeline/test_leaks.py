@@ -10,13 +10,14 @@ from PIL import Image
 
 from dinoskip import evaluate
 from dinoskip.cli import main
-from dinoskip.data import equal_images
+from dinoskip.data import equal_images, near_images
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
 from dinoskip.pipeline.leaks import SplitOfData, SplitUse, comparisons, verdicts
 from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.results.rows import read_rows, rows_csv
 from dinoskip.settings.tasks import tasks
 from tests.helpers.study import TINY
 
@@ -133,12 +134,58 @@ def test_equal_files_stop_plan_and_commands_until_they_are_accepted(
     assert main(["plan", study]) == 0, "another file, another comparison"
 
 
+def test_resized_copies_are_doubtful_where_they_are_many_and_looked_for_once(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "val/b/1.png").unlink()
+    with Image.open(folder / "train/b/4.png") as one:
+        one.resize((64, 64), Image.Resampling.BICUBIC).save(folder / "val/b/1.webp")
+    study = study_of_folder(tmp_path, folder)
+    assert main(["plan", study]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in ("pets val: 1 of 6 ", "val/b/1.webp and train/b/4.png", "--accept near-equal-images:pets"):
+        assert part in line
+    monkeypatch.setattr(near_images, "grey_thumbnail", None)  # would fail: what was compared is not decoded again
+    assert main(["plan", study, "--accept", "near-equal-images:pets"]) == 0
+
+
+def test_frames_of_one_recording_on_both_sides_are_said_to_be_that(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "val/b/1.png").unlink()
+    for number in range(5):
+        with Image.open(folder / f"train/b/{number}.png") as one:
+            one.resize((64, 64), Image.Resampling.BICUBIC).save(folder / f"val/b/9{number}.webp")
+    assert main(["plan", study_of_folder(tmp_path, folder)]) == 3
+    assert "split by recording" in capsys.readouterr().err
+
+
+def test_pictures_that_are_all_alike_are_said_to_be(tmp_path: Path) -> None:
+    """As of a fixed camera: that train and val look the same is how they are, not a leak."""
+    rng, part = np.random.default_rng(0), np.random.default_rng(9).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in "ab":
+            (tmp_path / "parts" / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = np.array(Image.fromarray(part).resize((48, 48), Image.Resampling.BICUBIC)).astype(int)
+                noisy = np.clip(pixels + rng.normal(0, 4, pixels.shape), 0, 255).astype(np.uint8)
+                Image.fromarray(noisy).save(tmp_path / "parts" / split / name / f"{number}.png")
+    study, _ = load_study(study_of_folder(tmp_path, tmp_path / "parts"))
+    (said,) = verdicts(study)
+    assert (said.state, said.check) == ("said", "near-equal-images")
+    assert "6 of 6" in said.text
+    assert "fixed camera" in said.text
+
+
 def test_what_was_accepted_is_recorded_in_manifests_and_said_on_the_page(folder: Path, tmp_path: Path) -> None:
     path = study_of_folder(tmp_path, folder)
     assert main(["run", path, "--until", "knn", "--device", "cpu", "--accept", "equal-files:pets"]) == 0
     (manifest,) = (tmp_path / "runs/s/stages/knn").glob("*/*/*/*/MANIFEST.json")
     (line,) = read_json(manifest)["info"]["accepted"]
     assert line.startswith("equal-files:pets: pets val: 1 of 6 scored images")
+    rows = read_rows(manifest.parent / "rows.json")
+    assert {row.accepted for row in rows} == {"equal-files"}
+    assert "accepted" in rows_csv(rows).splitlines()[0].split(",")
     assert notices({"knn/net/ep0/pets": manifest.parent})[0] == f"accepted by name: {line}"
     study, variants = load_study(path)
     runner = study_runner(study, variants, build_nodes(study, variants))

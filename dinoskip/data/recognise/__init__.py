@@ -170,7 +170,7 @@ def _of_published(tree: FolderTree, base: str, one: PublishedLayout, found: Maps
     apart = [] if not of_coco else [name for name in photos if not _OF_COCO.match(name[len(base) :].lstrip("/"))]
     if one.kind == "voc":  # those of both years
         photos = [n for n in tree.images if lies_in(n, base) and "JPEGImages" in n.split("/")[:-1]]
-    settings = None if one.kind is None else {"kind": one.kind}
+    settings = None if one.kind is None else {"kind": one.kind, **dict(one.settings)}
     shown = ", ".join(one.photographs)
     return Layout(
         one.name, base, settings, tuple(photos), shown, one.in_parts, one.advice,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dinoskip.data.recognise.tree import join
 
 OTHER_ADE20K = "its masks number {} names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k"
+
+
+_KITTI = (
+    "its depth is read by a list: write nyu_test.txt, a line IMAGE DEPTH for each pair, for kind nyu with "
+    "per_metre=256 outdoor=true"
+)
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,7 @@ class PublishedLayout:
 
     ``photographs`` are the folders of images, relative to ``inner`` if the parts lie there: all images in them but
     those whose names end in one of ``not_images`` (before the extension). Without any, all images are photographs but
-    label maps.
+    label maps. ``settings`` are of the kind, beside its root.
     """
 
     parts: tuple[str, ...]
@@ -27,6 +34,7 @@ class PublishedLayout:
     inner: str = ""
     image_ending: str = ""
     not_images: Callable[[str], bool] = lambda stem: False
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def in_parts(self) -> tuple[str, ...]:
@@ -91,6 +99,16 @@ PUBLISHED = (
     PublishedLayout(("DUT-OMRON-image", "pixelwiseGT-new-PNG"), "DUT-OMRON", "dut_omron", ("DUT-OMRON-image",)),
     PublishedLayout(("nyu_train.txt", "nyu_test.txt"), "NYU Depth V2", "nyu"),
     PublishedLayout(("nyudepthv2_train_files_with_gt.txt",), "NYU Depth V2", "nyu"),
+    PublishedLayout(
+        ("eigen_test_files_with_gt.txt",), "KITTI's depth by the lists of BTS", "nyu",
+        settings=(("per_metre", 256), ("outdoor", True)),
+    ),
+    PublishedLayout(("depth_selection/val_selection_cropped",), "KITTI's depth selection", None, advice=_KITTI),
+    PublishedLayout(("data_depth_annotated",), "KITTI's annotated depth", None, advice=_KITTI),
+    PublishedLayout(
+        ("nyu_depth_v2_labeled.mat",), "the labelled set of NYU Depth V2", None,
+        advice="dinoskip data prepare nyu --out FOLDER, with splits.mat in it, makes what kind nyu reads",
+    ),
     PublishedLayout(("geonet", "test"), "surface normals of NYU Depth V2", "nyu_normals"),
     PublishedLayout(
         ("JPEGImages/480p", "Annotations/480p"), "DAVIS 2017", "davis", ("JPEGImages",), inner="DAVIS"

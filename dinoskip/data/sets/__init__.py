@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 from pydantic import Field
 
-from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.orientation import with_orientation
+from dinoskip.data.orientation import Oriented, with_orientation
 from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
@@ -38,8 +37,9 @@ from dinoskip.data.sets.supervisely import SuperviselyConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.sets.voc_xml import VocXmlConfig
 from dinoskip.data.sets.yolo import YoloConfig
-from dinoskip.data.shards import Source
+from dinoskip.data.shards import Source, TarShards
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.pixel_range import PIXEL_RANGE, RangedPath
 from dinoskip.plugins import ByName, Table
 from dinoskip.runtime.console import log
 
@@ -119,14 +119,14 @@ def open_images(config: AnyDataset, root: str | Path | None = None, *, split: st
     """
     where = dataset_root(config, root)
     with _expected(config, where):
-        return config.open_images(where, split)
+        return _ranged(config, config.open_images(where, split))
 
 
 def open_training_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> Source:
     """Open the images to pretrain on: those of :func:`open_images`, or tar shards in their place."""
     where = dataset_root(config, root)
     with _expected(config, where):
-        return config.open_training_images(where, split)
+        return _ranged(config, config.open_training_images(where, split))
 
 
 def open_labels(
@@ -153,7 +153,8 @@ def open_labels(
     with _expected(config, where):
         opened = getattr(config, label.method)(where, split, noted if skips else faults)
         _check_split(label, config, opened)
-        if isinstance(opened, SegmentationDataset | DetectionDataset):
+        opened = _ranged(config, opened)
+        if isinstance(opened, Oriented):
             known: Any = opened
             if isinstance(opened, SegmentationDataset) and config.mask_turn != 1:
                 known = replace(opened, turn=config.mask_turn)
@@ -165,6 +166,21 @@ def open_labels(
         opened = opened.part(draw(items, config.limit, seed=0))
     found: D = opened
     return found
+
+
+R = TypeVar("R")
+
+
+def _ranged(config: Any, opened: R) -> R:
+    """What a kind opens, with the range of pixels that its settings state: paths of images carry it to the decoder."""
+    white, known = config.pixel_range, cast(Any, opened)
+    if white is None:
+        return opened
+    if isinstance(opened, ImageFolder | TarShards):
+        return cast(R, replace(known, root=RangedPath.of(known.root, white)))
+    if "image_paths" not in {field.name for field in fields(known)}:
+        raise ConfigError(f"{config.kind}: images of this kind are read without pixel_range", f"use {PIXEL_RANGE}")
+    return cast(R, replace(known, image_paths=tuple(RangedPath.of(path, white) for path in known.image_paths)))
 
 
 def _check_split(label: Label[Any], config: DatasetKind, opened: Any) -> None:

@@ -20,6 +20,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.sets.signatures import Signature
 from dinoskip.data.shards import Source
+from dinoskip.io.pixel_range import LARGEST, SMALLEST
 from dinoskip.settings.config import Config, dump
 
 
@@ -65,13 +66,15 @@ class Archives:
 
     ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
     root an archive goes that is not known by name. ``list_folders``: into which folder a .txt or .csv list goes, by its
-    name (others go to the root). ``finish`` makes below the root what is made of several archives, and says in lines
+    name (others go to the root). ``in_place`` are endings of files that are read where they lie, below the root.
+    ``finish`` makes below the root what is made of several archives, and says in lines
     what it did; it is called after every preparation.
     """
 
     published: tuple[Published, ...]
     folder_for: Callable[[Sequence[str]], str] = lambda _: ""
     list_folders: dict[str, str] = field(default_factory=dict)
+    in_place: tuple[str, ...] = ()
     finish: Callable[[Path], list[str]] = lambda _: []
 
 
@@ -101,6 +104,14 @@ class DatasetKind(Config, ABC):
         "auto",
         description="how masks and boxes lie of photographs that EXIF turns, where sizes do not say it: upright, as "
         "drawing tools show them; stored, on the pixels as stored; auto: as the photographs themselves show",
+    )
+
+    pixel_range: int | None = Field(
+        None,
+        ge=SMALLEST,
+        le=LARGEST,
+        description="value of images of 16 bits that is white, such as 4095 of 12 bits; null: as DINOSKIP_PIXEL_RANGE "
+        "says, or 65535",
     )
 
     mask_turn: int = Field(

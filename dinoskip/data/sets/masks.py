@@ -11,11 +11,12 @@ from pydantic import Field
 
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import name_key, read_text
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
-from dinoskip.data.sets.signatures import object_as_void
+from dinoskip.data.sets.signatures import Finding, is_background, object_as_void
 from dinoskip.data.splits import split_path
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import read_regular
@@ -50,6 +51,28 @@ def read_listed_labels(path: Path) -> ClassMap:
     return ClassMap(tuple(name for name, kept in zip(names, scored, strict=True) if kept), table)
 
 
+_ENOUGH, _MOST_PIXELS = 5, 0.5  # masks, and their share that what is left of images mostly has
+
+
+def background_unlisted(values: LabelValues) -> Finding | None:
+    """A list that may lack the background, which its first class is then read for, all others one too high.
+
+    Where the last class occurs, its value is none of the list, which is refused. A first class that is everywhere, as a
+    road may be, looks the same: it is doubtful only where the last class of the list is in no mask either.
+    """
+    names, whole = values.names, values.read - values.unreadable
+    if whole < _ENOUGH or values.numbers[0] != 0 or len(values.classes) < 2 or values.files[0] < whole:
+        return None
+    share = values.pixels[0] / max(sum(values.pixels), 1)
+    if share <= _MOST_PIXELS or any(map(is_background, names)):
+        return None
+    text = f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels"
+    remedy = "if 0 is the background: first_value=1"
+    if values.never_seen != names[-1:] or values.read < values.total:
+        return Finding("background-unlisted", "said", f"{text} ({remedy})")
+    return Finding("background-unlisted", "doubtful", f"{text}, and no mask has {names[-1]}, the last class", remedy)
+
+
 class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
@@ -58,7 +81,7 @@ class MasksConfig(TrainSubset, PairedMasks):
     masks may have an ending after the image's, and other formats without loss are read where there are no PNGs.
     """
 
-    signatures = (object_as_void,)
+    signatures = (object_as_void, background_unlisted)
     kind: Literal["masks"] = "masks"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")

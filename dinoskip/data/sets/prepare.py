@@ -51,6 +51,10 @@ def prepare(kind: str, files: Sequence[str | Path], out: str | Path) -> list[str
     for path in map(Path, files):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
+        if path.suffix in archives.in_place:
+            if not path.resolve().is_relative_to(out.resolve()):
+                raise DataError(f"{path}: is read where it lies", f"put it into {out}")
+            continue
         entry = _published(archives, path)
         if path.suffix in {".txt", ".csv"}:
             lines.append(_copy_list(path, out / archives.list_folders.get(path.name, "")))

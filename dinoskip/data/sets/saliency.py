@@ -12,19 +12,37 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import BACKGROUND, ClassMap
 from dinoskip.data.sets.kind import splits_of
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
+from dinoskip.data.sets.signatures import Finding
 from dinoskip.errors import DataError
 
 CLASSES = ClassMap((BACKGROUND, "object"), np.minimum(np.arange(256), 1).astype(np.int16))
 SPLIT = "test"
 
 
+# Files, and the share of the pixels that objects have. In tens of VOC's masks, of all objects, it is .53 at most; with
+# object and background swapped it is larger than .6 in 96 % of tens, in 99 % of twenties.
+_ENOUGH, _MOST = 10, 0.6
+
+
+def object_is_rest(values: LabelValues) -> Finding | None:
+    """Objects that have most of the pixels, as the background has."""
+    total = sum(values.pixels)
+    share = 1 - values.pixels[0] / max(total, 1)
+    if values.read - values.unreadable < _ENOUGH or share <= _MOST or len(values.classes) < 2:
+        return None
+    text = f"the object has {100 * share:.0f} % of the pixels, of published sets about a quarter"
+    return Finding("object-is-rest", "doubtful", text, "see whether 0 is the object: invert the masks")
+
+
 class SaliencyKind(PairedMasks):
     """What the three sets share: one split, ``test``, in a folder of images and one of masks."""
 
+    signatures = (object_is_rest,)
     root: str = Field(description="folder with the images and masks, or the one that holds it")
     folders: ClassVar[tuple[tuple[str, str], ...]]
 

@@ -6,6 +6,7 @@ A line is the number of a class and shares of the image's sides: centre and size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,9 +15,11 @@ from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import list_folder, list_images, read_text
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.signatures import Finding, is_background
 from dinoskip.data.sets.tool_shapes import DrawnImage, Shape, ShapesOfImage, tool_set
 from dinoskip.data.splits import split_path
 from dinoskip.data.tool_outlines import bounds_of_points
@@ -64,17 +67,13 @@ def read_names(root: Path, given: str | None = None) -> ClassList:
     return ClassList(tuple(map(str, names)), "kpt_shape" in tree)
 
 
-def read_poses(path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]]) -> ShapesOfImage:
-    """Read the boxes of an image's poses, as :func:`read_shapes`."""
-    return read_shapes(path, names, frame, poses=True)
-
-
 def read_shapes(
-    path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]], *, poses: bool = False
+    path: Path, names: Sequence[str], frame: Callable[[], tuple[int, int]], *, poses: bool = False, first: int = 0
 ) -> ShapesOfImage:
     """Read the lines of an image's labels; :class:`DataError` naming the first that is none of a box or polygon.
 
-    ``frame`` gives (height, width) of the image. With ``poses`` what follows a box is not read.
+    ``frame`` gives (height, width) of the image. With ``poses`` what follows a box is not read. ``first`` is the number
+    of the first class.
     """
     try:
         text = read_regular(path, MAX_LABELS).decode("utf-8-sig")
@@ -85,7 +84,7 @@ def read_shapes(
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             words = line.split()
-            label, values = _line(words[:_BOX] if poses else words, names, f"{path}:{number}")
+            label, values = _line(words[:_BOX] if poses else words, names, first, f"{path}:{number}")
             if len(values) == _BOX - 1:
                 x, y, w, h = values * np.array([width, height, width, height])
                 shapes.append(Shape(label, (float(x - w / 2), float(y - h / 2), float(w), float(h))))
@@ -95,14 +94,15 @@ def read_shapes(
     return ShapesOfImage(shapes)
 
 
-def _line(words: list[str], names: Sequence[str], where: str) -> tuple[str, np.ndarray]:
+def _line(words: list[str], names: Sequence[str], first: int, where: str) -> tuple[str, np.ndarray]:
     try:
         numbers = [float(word) for word in words]
     except ValueError:
         raise violated(where, f"{' '.join(words)[:60]!r} are not numbers") from None
-    number = numbers[0]
+    number = numbers[0] - first
     if not (number.is_integer() and 0 <= number < len(names)):
-        raise violated(where, f"class {words[0][:20]} is none of the {len(names)} of the list")
+        more = ", whose first is 0; first_class=1 reads numbers from 1" if number == len(names) and not first else ""
+        raise violated(where, f"class {words[0][:20]} is none of the {len(names)} of the list{more}")
     values = np.array(numbers[1:])
     if len(numbers) != _BOX and (len(numbers) < _FEWEST or len(numbers) % 2 == 0):
         raise violated(
@@ -113,12 +113,30 @@ def _line(words: list[str], names: Sequence[str], where: str) -> tuple[str, np.n
     return names[int(number)], values
 
 
+_ENOUGH = 20  # boxes: of fewer a class may be absent by chance
+
+
+def numbered_from_one(values: LabelValues) -> Finding | None:
+    """The first class in no box, and all others drawn: numbers that begin with 1, of images without the last class.
+
+    Where the last class is drawn, its number is none of the list, which is refused.
+    """
+    names, counts = values.names, values.objects
+    if len(names) < 2 or values.boxes < _ENOUGH or is_background(names[0]):
+        return None
+    if counts[0] or not all(counts[1:]):
+        return None
+    text = f"no box has the first class, {names[0]}, and all other classes are drawn: numbers may begin with 1"
+    return Finding("numbered-from-1", "doubtful", text, "first_class=1 reads them")
+
+
 class YoloConfig(DatasetKind):
     """Images and texts of boxes or polygons of the same names. Paths are relative to root, ``{split}`` is the split.
 
     An image without a text has no object. Classes are ``names`` of data.yaml, or the lines of classes.txt.
     """
 
+    signatures = (numbered_from_one,)
     kind: Literal["yolo"] = "yolo"
     root: str = Field(description="folder with data.yaml, images and labels")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
@@ -126,6 +144,8 @@ class YoloConfig(DatasetKind):
     classes: str | None = Field(
         None, description="file that names the classes; null: data.yaml, dataset.yaml, classes.txt or obj.names"
     )
+
+    first_class: int = Field(0, ge=0, le=1, description="number of the first class: 0, as the tools write, or 1")
 
     @property
     def dataset_name(self) -> str:
@@ -150,7 +170,7 @@ class YoloConfig(DatasetKind):
             faults += [f"{labels / name}: these labels have no image in {images}" for name in lone]
         if all(image.key is None for image in found):
             raise DataError(f"{labels}: no text here has an image of the same name in {images}")
-        read = read_poses if poses else read_shapes
+        read = partial(read_shapes, poses=poses, first=self.first_class)
         return tool_set(self.dataset_name, split, found, names, read, (labels,), None)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:

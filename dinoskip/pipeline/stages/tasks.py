@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.data.orientation import label_orientation
+from dinoskip.data.verdicts import accepted_checks
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -202,10 +203,12 @@ def run(of: Task) -> None:
         backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device, precision)
     left_out = _left_out(record, section, list(labels.values())[-1], inputs)
     lie = label_orientation(list(labels.values())[-1])
+    accepted = accepted_checks(of.accepted, settings.context["dataset"])
     context = {
         **settings.context,
         **({"left_out": left_out} if left_out else {}),
         **({"label_orientation": lie} if lie else {}),
+        **({"accepted": accepted} if accepted else {}),
     }
     parts = _parts(inputs, backbone, settings.study.blocks)
     folders: dict[Path, int] = {}

@@ -3,32 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.data.edges import FEWEST
 from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import violated
 from dinoskip.errors import DataError
-from dinoskip.io.images import read_depth, read_image
+from dinoskip.io.images import (
+    exif_orientation,
+    image_size,
+    opencv,
+    read_depth,
+    read_image,
+    sizes_tell,
+    stored_geometry,
+)
+
+_JUMP = 0.08  # of the logarithm of depth between neighbours at 192 pixels: where one thing ends before another
 
 
 @dataclass(frozen=True, eq=False)
 class DepthDataset(LabelledImages):
     """Images with depth maps of 16 bits; a value divided by ``per_metre`` is the distance along the optical axis.
 
-    Images are not turned by EXIF: what is measured belongs to the pixels as they are stored.
+    Of a photograph that EXIF turns the map is of the pixels as stored, or of the photograph upright: its size says it
+    where a turn swaps the sides, else ``labels_upright``; ``labels_by`` says how that is known
+    (:mod:`dinoskip.data.orientation`). Both are read in the frame of the map.
     """
 
     of_each, files = ("depth_paths",), "depth_paths"
     depth_paths: tuple[Path, ...]
     per_metre: float = 1000.0
+    _: KW_ONLY
+    outdoor: bool = False  # streets, whose depths are judged as such
+    labels_upright: bool = False
+    labels_by: str = ""
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Decode image ``index`` to uint8 (H, W, 3)."""
-        return read_image(self.image_paths[index], upright=False)
+        """Decode image ``index`` to uint8 (H, W, 3), in the frame of its map."""
+        path, upright = self.image_paths[index], False
+        if exif_orientation(path) > 1:
+            said = self.label_frame(index)
+            upright = self.labels_upright if said is None else said == "upright"
+        return read_image(path, upright=upright)
+
+    def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
+        """Return which pixels a map's size says it is of, of a photograph that EXIF turns; None if it does not."""
+        stored, orientation = stored_geometry(self.image_paths[index])
+        if not sizes_tell(stored, orientation):
+            return None
+        return "stored" if image_size(self.depth_paths[index], upright=False) == stored else "upright"
+
+    def border(self, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
+        """Return where depth jumps in map ``index``, bool at ``size`` (height, width); None if it hardly does."""
+        depth = read_depth(self.depth_paths[index])
+        small = opencv().resize(depth, size[::-1], interpolation=opencv().INTER_NEAREST)
+        logs = np.where(small > 0, np.log(np.maximum(small, 1).astype(np.float64)), np.nan)
+        jumps = np.zeros(small.shape, bool)
+        for axis in (0, 1):
+            far = np.moveaxis(np.abs(np.diff(logs, axis=axis)) > _JUMP, axis, 0)  # NaN, not measured, is none
+            places = np.moveaxis(jumps, axis, 0)
+            places[:-1] |= far
+            places[1:] |= far
+        return jumps if jumps.sum() >= FEWEST else None
 
     def depth(self, index: int) -> NDArray[np.float32]:
         """Return the depth of image ``index`` in metres, float32 (H, W); 0 where it was not measured.

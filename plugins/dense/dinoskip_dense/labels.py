@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.sets.labels import Count, Label
@@ -35,9 +36,14 @@ def _directions(opened: NormalsDataset) -> Count:
 _UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
 
 
-def _is_room(quantiles: Sequence[float], per_metre: float) -> bool:
-    """Whether percentiles 2, 50 and 99 are those of a room seen by a depth sensor, which 13 of 13 maps are."""
+def _is_plausible(quantiles: Sequence[float], per_metre: float, *, outdoor: bool) -> bool:
+    """Whether percentiles 2, 50 and 99 are those of a room seen by a depth sensor, which 13 of 13 maps are.
+
+    Of streets no map was at hand: the range of KITTI's scanner is 120 m, and it sees nothing nearer than a metre.
+    """
     near, middle, far = (value / per_metre for value in quantiles)
+    if outdoor:
+        return 3 <= middle <= 60 and near >= 1 and far <= 120
     return 0.8 <= middle <= 6 and near >= 0.2 and far <= 12
 
 
@@ -45,19 +51,25 @@ def _scale(values: LabelValues) -> Finding | None:
     if not values.quantiles:
         whole = values.read > values.unreadable
         return Finding("depth-scale", "doubtful", "no pixel of depth is measured", "see the files") if whole else None
-    if _is_room(values.quantiles, values.per_metre):
+    plausible = partial(_is_plausible, values.quantiles, outdoor=values.outdoor)
+    if plausible(values.per_metre):
         return None
     near, middle, far = (value / values.per_metre for value in values.quantiles)
+    place = "street" if values.outdoor else "room"
     text = (
         f"at {values.per_metre:g} a metre half of the depths are below {middle:.2f} m and 96 % between {near:.2f} and "
-        f"{far:.2f} m, which no room is"
+        f"{far:.2f} m, which no {place} is"
     )
-    other = [unit for unit in _UNITS if unit != values.per_metre and _is_room(values.quantiles, unit)]
-    if len(other) == 1:
-        return Finding("depth-scale", "refused", text, f"per_metre={other[0]:g} reads them as a room")
+    other = [unit for unit in _UNITS if unit != values.per_metre and plausible(unit)]
+    is_street = _is_plausible(values.quantiles, values.per_metre, outdoor=True)
+    more = _STREET if is_street and not values.outdoor else ""
+    if len(other) == 1 and not values.outdoor:
+        return Finding("depth-scale", "refused", text, f"per_metre={other[0]:g} reads them as a room{more}")
     settings = " or ".join(f"per_metre={unit:g}" for unit in other) or "per_metre=..."
-    return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}")
+    return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}{more}")
 
+
+_STREET = ", or outdoor=true if these are streets"
 
 _HELD_OUT = (("train", "test"), ("train", "val"))
 DEPTH = Label("depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT, signatures=(_scale,), order=10)

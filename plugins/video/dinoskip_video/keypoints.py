@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.data.schema import inside, real_numbers, violated
-from dinoskip.io.images import image_size
+from dinoskip.data.detection import frame_of, frame_said
+from dinoskip.data.orientation import SETTING, Setting
+from dinoskip.data.schema import inside, noted_in, real_numbers, violated
+from dinoskip.errors import DataError
+from dinoskip.io.images import exif_orientation, image_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,8 @@ class KeypointDataset:
     pairs: tuple[KeypointPair, ...]
     annotation_files: tuple[Path, ...]
     left_out: int = 0  # pairs of the split, as broken
+    labels_upright: bool = True  # points of images that EXIF turns, where a stated size does not say it
+    labels_by: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,6 +73,64 @@ class KeypointDataset:
     def size(self, index: int) -> tuple[int, int]:
         """(height, width) of image ``index``, from its header."""
         return image_size(self.image_paths[index])
+
+
+class KeypointFrames:
+    """Which pixels points are of where EXIF turns an image: by the size that is stated beside them, else as is set.
+
+    ``setting`` is a data set's ``label_orientation``. Nothing in a photograph shows where a keypoint should lie, so
+    ``auto`` knows no more than sizes say: :meth:`settle` refuses what they leave open.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting: Setting = setting
+        self.unsaid: dict[str, None] = {}
+        self._known: dict[tuple[Path, object], tuple[tuple[int, int], int]] = {}
+
+    def of(self, image: Path, stated: Any, where: str) -> tuple[tuple[int, int], int]:
+        """Return the (height, width) that points are in, and the EXIF orientation by which they have yet to be turned.
+
+        ``stated`` is the (height, width) that the annotation gives, None without one. Raises :class:`DataError` saying
+        ``where`` for one that is not the image's.
+        """
+        key = image, repr(stated)
+        if key not in self._known:
+            if exif_orientation(image) > 1 and frame_said(image, stated) is None:
+                self.unsaid[image.name] = None
+            self._known[key] = frame_of(image, stated, where, upright=self.setting != "stored")
+        return self._known[key]
+
+    def settle(self, opened: KeypointDataset, where: object, faults: list[str] | None) -> KeypointDataset:
+        """Return the split, which says how its points were taken.
+
+        Raises :class:`DataError`, or notes in ``faults``, that nothing says how points of some images lie.
+        """
+        if not self.unsaid:
+            return opened
+        if self.setting == "auto":
+            with noted_in(faults):
+                raise DataError(
+                    f"{where}: {len(self.unsaid)} photographs are turned by EXIF and nothing says whether their "
+                    f"keypoints are, such as of {next(iter(self.unsaid))}",
+                    f"set {SETTING}: upright (drawn on the photograph as it is seen) or stored (on its pixels as "
+                    "stored)",
+                )
+        return replace(opened, labels_upright=self.setting != "stored", labels_by="set")
+
+
+def upright_points(points: NDArray[np.float64], size: tuple[int, int], orientation: int) -> NDArray[np.float64]:
+    """Turn points (n, 2) x y in pixels of an image (height, width) as the EXIF orientation turns the image.
+
+    Coordinates are of the grid between pixels: 0 and the width are the image's edges.
+    """
+    (height, width), (x, y) = size, points.T
+    if orientation >= 5:
+        (x, y), (height, width) = (y, x), (width, height)
+    if orientation in {2, 3, 6, 7}:
+        x = width - x
+    if orientation in {3, 4, 7, 8}:
+        y = height - y
+    return np.stack([x, y], axis=1)
 
 
 def checked_points(points: Any, size: tuple[int, int], where: str) -> NDArray[np.float64]:

@@ -5,7 +5,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
 from dinoskip.data import (
@@ -28,8 +30,10 @@ from dinoskip.data import (
 from dinoskip.data.sets import KINDS, AnyDataset, folder_kinds, published_kinds
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.images import read_image
+from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
-from dinoskip.settings.config import RawConfig
+from dinoskip.settings.config import RawConfig, settings_for_key, validate
 
 ADAPTER = TypeAdapter(DatasetConfig)
 
@@ -167,7 +171,17 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 def test_the_table_says_what_each_kind_can_do() -> None:
     assert set(folder_kinds()) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
-    assert published_kinds() == ("voc", "ade20k", "coco_stuff", "coco", "coco20k", "davis", "spair71k", "pf_pascal")
+    assert published_kinds() == (
+        "voc",
+        "ade20k",
+        "coco_stuff",
+        "coco",
+        "coco20k",
+        "nyu",
+        "davis",
+        "spair71k",
+        "pf_pascal",
+    )
     with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
         open_labels(SEGMENTATION, ImagesConfig(root="x"), "val")
 
@@ -207,3 +221,29 @@ def test_a_limit_enters_the_keys_of_what_is_evaluated_and_of_nothing_else() -> N
 
     before, after = settings(), settings(limit=5)
     assert {name.partition("/")[0] for name in before if before[name] != after[name]} == {"features", "knn"}
+
+
+def test_a_stated_pixel_range_reaches_every_image_of_a_set_and_its_keys(tmp_path: Path) -> None:
+    values = (np.arange(192).reshape(12, 16) * 20).astype(np.uint16)  # 12 bits
+    for split in ("train", "val"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.fromarray(values).save(tmp_path / split / name / "1.png")
+    plain = FolderConfig(root=str(tmp_path))
+    stated = FolderConfig(root=str(tmp_path), pixel_range=4095)
+    expected = np.rint(values * (255 / 4095))
+    with pytest.raises(DataError, match="pixel_range: 4095"):
+        open_images(plain, split="val").read(0)
+    labelled = open_labels(LABELS["classes"], stated, "val")
+    for pixels in (
+        open_images(stated, split="val").read(0),
+        open_training_images(stated).read(0),
+        read_image(labelled.path(1)),
+        read_image(labelled.part([1]).path(0)),
+    ):
+        np.testing.assert_array_equal(pixels[..., 0], expected)
+    assert settings_for_key(plain) == {"kind": "folder", "root": str(tmp_path)}
+    assert settings_for_key(stated)["pixel_range"] == 4095
+    assert open_training_images(stated).fingerprint() != open_training_images(plain).fingerprint()
+    with pytest.raises(ConfigError, match="pixel_range"):
+        validate(OneDataset, RawConfig({"dataset": {"kind": "folder", "root": str(tmp_path), "pixel_range": 12}}))

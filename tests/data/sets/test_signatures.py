@@ -70,6 +70,54 @@ def test_a_list_without_background_is_answered_with_first_value(masks: Callable[
     assert not judged("segmentation", ["train"], kind="masks", root=str(root), first_value=1)
 
 
+def test_a_list_without_background_is_doubtful_where_the_last_class_is_in_no_mask(masks: Callable[..., Path]) -> None:
+    maps = [blocks([0, 0, 0, 0, 1, 2], seed) for seed in range(5)]
+    root = masks("cat dog cow hen", [*maps, blocks([0, 0, 0, 3], 9)])
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert not stopping(found), "all classes are there"
+    assert [one.state for one in found if one.check == "background-unlisted"] == ["said"]
+    root = masks("cat dog cow hen", [*maps, maps[0]])
+    (one,) = (v for v in judged("segmentation", ["train"], kind="masks", root=str(root)) if v.state == "doubtful")
+    assert one.check == "background-unlisted"
+    assert "first_value=1" in one.remedy
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root), first_value=1))
+    root = masks("background dog cow hen", [*maps, maps[0]])
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def yolo(root: Path, numbers: Sequence[int], names: str) -> dict[str, Any]:
+    """A set of kind ``yolo`` with ten boxes of these classes in turn in each of four images."""
+    for image in range(4):
+        save(root / f"images/train/{image}.png", np.zeros((64, 64, 3), np.uint8))
+        (root / "labels/train").mkdir(parents=True, exist_ok=True)
+        lines = [f"{numbers[(image + at) % len(numbers)]} .5 .5 .25 .25" for at in range(10)]
+        (root / f"labels/train/{image}.txt").write_text("\n".join(lines))
+    (root / "classes.txt").write_text("\n".join(names.split()))
+    return {"kind": "yolo", "root": str(root)}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "names", "expected"),
+    [
+        ((0, 1, 2), "cat dog cow", []),
+        ((1, 2, 3), "cat dog cow", [("refused", "unreadable-labels")]),
+        ((1, 2), "cat dog cow", [("doubtful", "numbered-from-1")]),
+        ((1, 2), "background dog cow", []),
+        ((1,), "cat dog cow", []),
+        ((0, 2), "cat dog cow", []),
+    ],
+)
+def test_yolo_numbered_from_1(tmp_path: Path, numbers: tuple[int, ...], names: str, expected: list) -> None:
+    settings = yolo(tmp_path, numbers, names)
+    found = judged("detection", ["train"], **settings)
+    assert stopping(found) == expected
+    if expected:
+        assert "first_class=1" in found[0].text + found[0].remedy
+        opened = open_labels(LABELS["detection"], dataset(**settings, first_class=1), "train")
+        assert opened.box_labels(0)[0] == "cat"
+        assert not stopping(judged("detection", ["train"], **settings, first_class=1))
+
+
 def test_masks_in_colours_are_refused_before_anything_is_computed(masks: Callable[..., Path]) -> None:
     root = masks("a b", [np.stack([blocks([0, 1], 0)] * 3, -1)] + [blocks([0, 1], seed) for seed in range(4)])
     (one,) = judged("segmentation", ["train"], kind="masks", root=str(root))
@@ -170,6 +218,32 @@ def test_ade20k_reduced_with_other_kept_as_0_is_seen_by_where_skies_and_floors_l
         assert all("raised by 1" in one.text for one in found if one.state == "doubtful")
 
 
+def stuff(root: Path, maps: Sequence[np.ndarray]) -> str:
+    for number, values in enumerate(maps):
+        save(root / f"train2017/{number}.jpg", np.zeros((*values.shape, 3), np.uint8))
+        save(root / f"stuffthingmaps/train2017/{number}.png", values)
+    return str(root)
+
+
+@pytest.mark.parametrize("numbering", ["published", "ids", "train_ids"])
+def test_shifted_coco_stuff_is_seen_by_where_skies_and_grounds_lie(tmp_path: Path, numbering: str) -> None:
+    sky, tree, road = (STUFF_CLASSES.index(name) for name in ("sky-other", "tree", "road"))
+    if numbering == "train_ids":
+        sky, tree, road = (USED.index(value) for value in (sky, tree, road))
+    first = numbering == "ids"
+    right = np.repeat([0 if first else 255, sky, sky, tree, tree, road, road, road], 5)[:, None]
+    right = right * np.ones((1, SIZE[1]), int) + (first & (right > 0))
+    for raised, expected in ((0, []), (1, [("doubtful", "coco-stuff-shifted")])):
+        maps = [np.where(np.isin(right, (0, 255)), right, right + raised).astype(np.uint8)] * 20
+        root = stuff(tmp_path / str(raised), maps)
+        for classes in ("171", "15"):
+            found = judged(
+                "segmentation", ["train"], kind="coco_stuff", root=root, numbering=numbering, classes=classes
+            )
+            assert stopping(found) == expected
+            assert all("raised by -1" in one.text for one in found if one.check == "coco-stuff-shifted")
+
+
 USED = [value for value, name in enumerate(STUFF_CLASSES) if name not in NEVER_USED]
 
 
@@ -258,6 +332,17 @@ def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
     assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
 
 
+def test_swapped_object_masks_are_doubtful(tmp_path: Path) -> None:
+    for number in range(10):
+        values = blocks([0, 0, 0, 255], number)
+        for name, labels in (("right", values), ("swapped", 255 - values)):
+            save(tmp_path / name / f"images/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / name / f"ground_truth_mask/{number}.png", labels)
+    for name, expected in (("right", []), ("swapped", [("doubtful", "object-is-rest")])):
+        found = judged("segmentation", ["test"], kind="ecssd", root=str(tmp_path / name))
+        assert stopping(found) == expected
+
+
 # --- right sets ------------------------------------------------------------------------------------------
 
 REAL: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
@@ -271,6 +356,7 @@ REAL: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
         for classes in ("171", "182", "27", "15")
     ),
     ("classes", ("train", "val"), {"kind": "folder", "root": "imagenette_mini"}),
+    ("detection", ("train", "val"), {"kind": "coco", "root": "coco_mini"}),
 ]
 
 

@@ -20,19 +20,23 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import name_key, read_text, require_folder
 from dinoskip.data.schema import finite, noted_in, unique, violated
-from dinoskip.data.sets.kind import DatasetKind, splits_of
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
 from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import confined, read_regular
 from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
+from dinoskip_dense.sets.nyu_files import LABELLED, TEST, TRAIN, matlab, pictures_of_hdf5
 
 LISTS = {
-    "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),
-    "test": ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt"),
+    "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt", "eigen_train_files_with_gt.txt"),
+    "test": ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt", "eigen_test_files_with_gt.txt"),
 }
-FOLDERS = {"train": ("", "sync", "train"), "test": ("", "official_splits/test", "test")}
+"""The last of each is of KITTI."""
+FOLDERS = {"train": ("", "sync", "train", "raw"), "test": ("", "official_splits/test", "test", "raw")}
 """Below the root, where the names of a list begin."""
+_KITTIS = ("data_depth_annotated/train", "data_depth_annotated/val", "data_depth_annotated", "train", "val")
+"""Where KITTI's depth maps may lie, whose names begin elsewhere than those of images, those of a list in both parts."""
 FARTHEST = 10.0  # metres: what the sensor gives beyond it is not used
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 MAX_FILE = 256 << 20  # bytes of an image with depth and normals; those of 480 × 640 pixels have at most 17 MB
@@ -45,9 +49,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     require_folder(root, f"NYU Depth V2 with {LISTS[split][0]}")
     lists = [root / name for name in LISTS[split] if (root / name).is_file()]
     if not lists:
-        raise DataError(
-            f"{root / LISTS[split][0]}: no such list", "get the lists of BTS: image, depth map, focal length"
-        )
+        raise DataError(f"{root / LISTS[split][0]}: no such list", _advice(root))
     lines = [line.split() for line in read_text(lists[0], "list of images").splitlines()]
     short = next((i for i, line in enumerate(lines, 1) if len(line) == 1), None)
     if short is not None:
@@ -58,12 +60,42 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
         raise DataError(f"{lists[0]}: names no image with a depth map")
     first = confined(Path(), names[0][0], lists[0])
     folder = next((root / subfolder for subfolder in FOLDERS[split] if (root / subfolder / first).is_file()), root)
-    pairs = ((confined(folder, image, lists[0]), confined(folder, depth, lists[0])) for image, depth in names)
+    pairs = ((confined(folder, image, lists[0]), _depth_path(root, folder, depth, lists[0])) for image, depth in names)
     return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
 
 
+def _depth_path(root: Path, folder: Path, name: str, listed: Path) -> Path:
+    """Where a depth map lies: beside the images, or where KITTI's are."""
+    beside = confined(folder, name, listed)
+    if listed.name != LISTS["train"][-1] and listed.name != LISTS["test"][-1]:
+        return beside
+    return next((path for part in _KITTIS if (path := confined(root / part, name, listed)).is_file()), beside)
+
+
+def _advice(root: Path) -> str:
+    """What to do without a list: by what lies there."""
+    held = (root / LABELLED).is_file() or next(iter((*root.glob("*/*/*.h5"), *root.glob("*/*/*/*.h5"))), None)
+    if held:
+        return (
+            f"dinoskip data prepare nyu --out {root} writes it from HDF5 (for {LABELLED} it needs splits.mat beside it)"
+        )
+    return "get the lists of BTS: image, depth map, focal length"
+
+
 class NyuConfig(DatasetKind):
-    """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name."""
+    """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name.
+
+    Lists of KITTI are read, too, with ``outdoor`` and 256 for ``per_metre``.
+    """
+
+    archives = Archives(
+        published=(
+            Published("http://horatio.cs.nyu.edu/mit/silberman/nyu_depth_v2/nyu_depth_v2_labeled.mat", (TRAIN, TEST)),
+            Published("http://horatio.cs.nyu.edu/mit/silberman/indoor_seg_sup/splits.mat", (TRAIN, TEST)),
+        ),
+        in_place=(".mat", ".h5"),
+        finish=pictures_of_hdf5,
+    )
 
     splits = splits_of("depth", train=24_231, test=654)
     image_size = (480, 640)
@@ -73,13 +105,19 @@ class NyuConfig(DatasetKind):
     per_metre: float = Field(
         1000.0, gt=0, description="value of a metre in depth maps: 1000 (millimetres), 5000, 256, ..."
     )
+    outdoor: bool = Field(False, description="streets, as of KITTI, not rooms: depth up to 100 m is right")
+
+    @property
+    def dataset_name(self) -> str:
+        return "kitti" if self.outdoor else "nyu"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split that have a depth map."""
         return ImageFolder(root, tuple(image.relative_to(root).as_posix() for image, _ in _paths_of(root, split)))
 
     def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
-        return replace(depth_of_lists(root, split, self.dataset_name, faults), per_metre=self.per_metre)
+        opened = depth_of_lists(root, split, self.dataset_name, faults)
+        return replace(opened, per_metre=self.per_metre, outdoor=self.outdoor)
 
 
 def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) -> DepthDataset:
@@ -119,17 +157,15 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
 
 def load_geonet(path: Path, _: Path) -> LabelledNormals:
     """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
-    from scipy.io import loadmat, whosmat  # heavy; the kinds of data sets are listed without it
-
     names = ("img", "depth", "norm")
     with guard(path, "MATLAB file"):
         content = read_regular(path, MAX_FILE)
-        declared = {name: shape for name, shape, _ in whosmat(io.BytesIO(content))}
+        declared = {name: shape for name, shape, _ in matlab().whosmat(io.BytesIO(content))}
         if missing := [name for name in names if name not in declared]:
             raise DataError(f"{path}: holds no array {missing[0]!r}")
         if (size := 8 * sum(math.prod(declared[name]) for name in names)) > MAX_FILE:
             raise DataError(f"{path}: refused: its arrays have {size:,} bytes, more than {MAX_FILE:,}")
-        arrays = loadmat(io.BytesIO(content), variable_names=names)
+        arrays = matlab().loadmat(io.BytesIO(content), variable_names=names)
         image, depth, normals = (np.asarray(arrays[name])[:480, :640] for name in names)
     with guard(path, "image of GeoNet"):
         image = image + 2 * np.array(GEONET_MEANS)

@@ -10,9 +10,13 @@ from PIL import Image
 from scipy.io import savemat
 
 import dinoskip.data.sets.check as checks
+from dinoskip.data.orientation import label_orientation
+from dinoskip.data.recognise import recognise
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.sets.prepare import prepare
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.images import turn_upright
 from dinoskip_dense.labels import DEPTH, NORMALS
 from dinoskip_dense.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
 from tests.helpers.signatures import SIZE, dataset, judged, save, stopping
@@ -121,3 +125,136 @@ def test_depth_that_is_no_room_in_any_unit_is_doubtful(tmp_path: Path) -> None:
         save(tmp_path / "d.png", np.full(SIZE, value, np.uint16))
         found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
         assert stopping(found) == [("doubtful", "depth-scale")]
+
+
+def turned_rooms(root: Path, orientation: int, upright: bool, plain: bool = False) -> NyuConfig:
+    """Four square photographs that EXIF turns, of a near and a far plane, and one that it does not turn."""
+    lines = []
+    for number in range(5):
+        its = orientation if number < 4 else 1
+        back = {6: 8, 8: 6}.get(its, its)
+        depth = np.full((48, 48), 3000, np.uint16)
+        depth[6 + number : 25, 5 : 20 + number] = 1500
+        pixels = np.repeat((depth == 1500)[..., None] * (0 if plain else 120) + 60, 3, 2)
+        pixels += 0 if plain else np.arange(48)[None, :, None]
+        exif = Image.Exif()
+        exif[0x0112] = its
+        stored = turn_upright(pixels.astype(np.uint8), back)
+        (root / "a").mkdir(exist_ok=True, parents=True)
+        Image.fromarray(stored).save(root / f"a/{number}.png", exif=exif)
+        Image.fromarray(depth if upright else turn_upright(depth, back)).save(root / f"a/{number}_depth.png")
+        lines.append(f"a/{number}.png a/{number}_depth.png\n")
+    (root / "nyu_train.txt").write_text("".join(lines))
+    return NyuConfig(root=str(root))
+
+
+@pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("upright", [False, True])
+def test_depth_of_photographs_that_exif_turns_lies_on_them(tmp_path: Path, orientation: int, upright: bool) -> None:
+    opened = open_labels(DEPTH, turned_rooms(tmp_path, orientation, upright), "train")
+    assert opened.labels_upright is upright
+    assert label_orientation(opened).startswith("upright (" if upright else "stored (")
+    for index in range(len(opened)):
+        near = opened.depth(index) < 2
+        image = opened.read(index)[..., 0]
+        assert (near == (image > 150)).all()
+
+
+def test_depth_that_no_photograph_shows_is_refused_or_read_as_set(tmp_path: Path) -> None:
+    config = turned_rooms(tmp_path, 3, upright=True, plain=True)
+    with pytest.raises(DataError, match="label_orientation"):
+        open_labels(DEPTH, config, "train")
+    photo = np.zeros((48, 48, 3), np.uint8)
+    photo[:9] = 200
+    with Image.open(tmp_path / "a/0.png") as image:
+        Image.fromarray(photo).save(tmp_path / "a/0.png", exif=image.getexif())
+    for way, bright in (("upright", -1), ("stored", 0)):
+        opened = open_labels(DEPTH, config.model_copy(update={"label_orientation": way}), "train")
+        assert opened.read(0)[bright, 0, 0] == 200
+
+
+# --- HDF5 ------------------------------------------------------------------------------------------------
+
+
+def labelled_set(root: Path, count: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """The labelled set in MATLAB's order of axes, of small pictures; returns images and depths as they are seen."""
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (count, 6, 8, 3), dtype=np.uint8)
+    depths = rng.uniform(1, 4, (count, 6, 8)).astype(np.float32)
+    with h5py.File(root / "nyu_depth_v2_labeled.mat", "w") as opened:
+        opened["images"], opened["depths"] = images.transpose(0, 3, 2, 1), depths.transpose(0, 2, 1)
+    savemat(root / "splits.mat", {"trainNdxs": np.array([[1], [4]]), "testNdxs": np.array([[2], [3]])})
+    return images, depths
+
+
+def test_the_labelled_set_becomes_pictures_and_lists(tmp_path: Path) -> None:
+    images, depths = labelled_set(tmp_path)
+    with pytest.raises(DataError, match=r"nyu_train\.txt: no such list.*data prepare nyu --out"):
+        open_labels(DEPTH, NyuConfig(root=str(tmp_path)), "train")
+    assert len(prepare("nyu", [tmp_path / "splits.mat"], tmp_path)) == 1
+    for split, numbers in (("train", (0, 3)), ("test", (1, 2))):
+        opened = open_labels(DEPTH, NyuConfig(root=str(tmp_path)), split)
+        for place, number in enumerate(numbers):
+            np.testing.assert_array_equal(opened.read(place), images[number])
+            np.testing.assert_allclose(opened.depth(place), depths[number], atol=6e-4)
+    assert prepare("nyu", [], tmp_path) == [], "what is there stays"
+
+
+def test_files_of_fastdepth_become_pictures_and_lists(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for split in ("train", "val"):
+        path = tmp_path / "nyudepthv2" / split / "kitchen" / "00001.h5"
+        path.parent.mkdir(parents=True)
+        with h5py.File(path, "w") as opened:
+            opened["rgb"] = np.full((3, 6, 8), 9, np.uint8)
+            opened["depth"] = np.full((6, 8), 2.5, np.float32)
+    prepare("nyu", [], tmp_path)
+    assert open_labels(DEPTH, NyuConfig(root=str(tmp_path)), "test").depth(0)[0, 0] == 2.5
+
+
+@pytest.mark.parametrize("change", ["link", "shape", "damaged", "splits", "type"])
+def test_hdf5_that_is_not_the_labelled_set_is_one_line(tmp_path: Path, change: str) -> None:
+    labelled_set(tmp_path)
+    h5py, path = pytest.importorskip("h5py"), tmp_path / "nyu_depth_v2_labeled.mat"
+    with h5py.File(path, "r+") as opened:
+        if change in {"link", "shape", "type"}:
+            del opened["depths"]
+            wrong = {"link": h5py.ExternalLink("other.h5", "/depths"), "shape": np.zeros((4, 6, 8), np.float32),
+                     "type": np.zeros((4, 8, 6), np.int32)}  # fmt: skip
+            opened["depths"] = wrong[change]
+    if change == "damaged":
+        path.write_bytes(path.read_bytes()[:900])
+    if change == "splits":
+        savemat(tmp_path / "splits.mat", {"trainNdxs": np.array([[1]]), "testNdxs": np.array([[9]])})
+    with pytest.raises(DataError) as caught:
+        prepare("nyu", [], tmp_path)
+    assert "\n" not in str(caught.value)
+    assert ("splits.mat" if change == "splits" else "labeled.mat") in str(caught.value)
+    assert not (tmp_path / "nyu_train.txt").exists()
+
+
+# --- KITTI -----------------------------------------------------------------------------------------------
+
+
+def test_kitti_by_the_lists_of_bts(tmp_path: Path) -> None:
+    drive = "2011_09_26_drive_0002_sync"
+    lines = []
+    for number in range(3):
+        image = f"2011_09_26/{drive}/image_02/data/{number:010d}.png"
+        depth = f"{drive}/proj_depth/groundtruth/image_02/{number:010d}.png"
+        save(tmp_path / "raw" / image, np.full((*SIZE, 3), 9, np.uint8))
+        metres = np.random.default_rng(number).uniform(5, 60, SIZE)
+        save(tmp_path / "data_depth_annotated/val" / depth, (256 * metres).astype(np.uint16))
+        lines.append(f"{image} {depth} 721.5377\n")
+    (tmp_path / "eigen_test_files_with_gt.txt").write_text("".join(lines))
+    root = str(tmp_path)
+    assert recognise(tmp_path).layout.settings == {"kind": "nyu", "per_metre": 256, "outdoor": True}
+    config = NyuConfig(root=root, per_metre=256, outdoor=True)
+    assert config.dataset_name == "kitti"
+    assert 5 <= open_labels(DEPTH, config, "test").depth(1).mean() <= 60
+    assert not judged("depth", ["test"], kind="nyu", root=root, per_metre=256, outdoor=True)
+    for settings, state in (({"per_metre": 256}, "refused"), ({"per_metre": 5000, "outdoor": True}, "doubtful")):
+        found = judged("depth", ["test"], kind="nyu", root=root, **settings)
+        assert stopping(found) == [(state, "depth-scale")]
+    assert "outdoor=true" in judged("depth", ["test"], kind="nyu", root=root, per_metre=256)[0].remedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +16,7 @@ from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Publish
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
 from dinoskip.io.files import confined
-from dinoskip.io.images import image_size
-from dinoskip_video.keypoints import KeypointDataset, KeypointPair, checked_points
-from dinoskip_video.sets.spair import SizeOf
+from dinoskip_video.keypoints import KeypointDataset, KeypointFrames, KeypointPair, checked_points, upright_points
 
 EXPECTED = {"val": 308, "test": 299}
 """Pairs of each split."""
@@ -57,14 +54,15 @@ class PfPascalConfig(DatasetKind):
         path = folder / f"{split}_pairs_pf_pascal.csv"
         rows = list(csv.reader(read_text(path, "list of pairs").splitlines()))[1:]
         numbers: dict[str, int] = {}
-        size_of = cache(image_size)
+        frames = KeypointFrames(self.label_orientation)
         pairs = []
         for line, row in enumerate(rows, 2):
             with noted_in(faults):
-                pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers, size_of))
+                pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers, frames))
         ids = tuple(numbers)
         paths = tuple(folder / "JPEGImages" / name for name in ids)
-        return KeypointDataset(self.dataset_name, split, ids, paths, tuple(pairs), (path,))
+        opened = KeypointDataset(self.dataset_name, split, ids, paths, tuple(pairs), (path,))
+        return frames.settle(opened, path, faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The lists that are there, and the published numbers of pairs; the test list always."""
@@ -77,7 +75,7 @@ def _folder(root: Path) -> Path:
     return folder_with("JPEGImages", root, "PF-dataset-PASCAL", "PF-dataset-PASCAL.zip")
 
 
-def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:
+def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], frames: KeypointFrames) -> KeypointPair:
     """A line ``source, target, class from 1, XA, YA, XB, YB``; coordinates have ``;`` between them."""
     try:
         names = [Path(text).name for text in row[:2]]
@@ -91,9 +89,10 @@ def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], siz
     for name in names:
         if not confined(images, name, where).is_file():
             raise DataError(f"{images / name}: no such image, {where} names it")
-    sizes = [size_of(images / name) for name in names]
+    turns = [frames.of(images / name, None, where) for name in names]
+    sizes = [size for size, _ in turns]
     source_points, target_points = (
-        checked_points(listed, size, where) for listed, size in zip(points, sizes, strict=True)
+        upright_points(checked_points(listed, *of[:1], where), *of) for listed, of in zip(points, turns, strict=True)
     )
     if len(source_points) != len(target_points):
         raise DataError(f"{where}: {len(source_points)} points in one image, {len(target_points)} in the other")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +11,11 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import folder_with, read_names, require_folder
-from dinoskip.data.schema import inside, noted_in, real_numbers, same_size
+from dinoskip.data.schema import inside, noted_in, real_numbers
 from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.errors import DataError
 from dinoskip.io.files import confined, read_json
-from dinoskip.io.images import image_size
-from dinoskip_video.keypoints import KeypointDataset, KeypointPair, checked_points
-
-SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
+from dinoskip_video.keypoints import KeypointDataset, KeypointFrames, KeypointPair, checked_points, upright_points
 
 
 class SpairLayout(DatasetKind):
@@ -35,16 +31,17 @@ class SpairLayout(DatasetKind):
         annotations, images = folder / "PairAnnotation" / split, folder / "JPEGImages"
         require_folder(annotations, f"the annotations of the {split} pairs")
         numbers: dict[str, int] = {}
-        size_of = cache(image_size)
+        frames = KeypointFrames(self.label_orientation)
         pairs, files, present = [], [], {path.name for path in annotations.iterdir()}
         # number-source-target:category, where some systems put _ for the :
         for listed in read_names(folder / "Layout" / "large" / f"{split}.txt", "pair"):
             with noted_in(faults):
                 path = annotations / _file_name(listed, present, annotations)
-                pairs.append(_pair(path, listed, images, numbers, size_of))
+                pairs.append(_pair(path, listed, images, numbers, frames))
                 files.append(path)
         paths = tuple(images / name for name in numbers)
-        return KeypointDataset(self.dataset_name, split, tuple(numbers), paths, tuple(pairs), tuple(files))
+        opened = KeypointDataset(self.dataset_name, split, tuple(numbers), paths, tuple(pairs), tuple(files))
+        return frames.settle(opened, f"{folder}: {split}", faults)
 
 
 class SpairConfig(SpairLayout):
@@ -77,7 +74,7 @@ def _file_name(listed: str, present: Iterable[str], folder: Path) -> str:
     raise DataError(f"{folder / listed}.json: no such file, it is in the list")
 
 
-def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:
+def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], frames: KeypointFrames) -> KeypointPair:
     entry: Any = read_json(path)
     try:
         category, box = str(entry["category"]), real_numbers(entry["trg_bndbox"], "sides of trg_bndbox", path)
@@ -89,11 +86,12 @@ def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of:
     for image_id in named:
         if not confined(images, image_id, path).is_file():
             raise DataError(f"{images / image_id}: no such image, {path.name} names it")
-    points, shapes = [], [size_of(images / image_id) for image_id in named]
-    for key, values, size, side in zip(("src", "trg"), given, shapes, stated, strict=True):
-        if side is not None:  # width, height, channels
-            same_size(tuple(side[1::-1]) if isinstance(side, list) else side, size, f"{path}: {key}_imsize")
-        points.append(checked_points(values, size, f"{path}: {key}_kps"))
+    points, shapes = [], []
+    for key, image_id, values, side in zip(("src", "trg"), named, given, stated, strict=True):
+        said = tuple(side[1::-1]) if isinstance(side, list) else side  # width, height, channels
+        size, orientation = frames.of(images / image_id, said, f"{path}: {key}_imsize")
+        points.append(upright_points(checked_points(values, size, f"{path}: {key}_kps"), size, orientation))
+        shapes.append(size)
     if len(points[0]) != len(points[1]) or len(box) != 4:
         raise DataError(f"{path}: {len(points[0])} points in one image, {len(points[1])} in the other")
     inside(box, shapes[1], "corners of trg_bndbox", path)

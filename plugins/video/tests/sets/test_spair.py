@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.data.orientation import label_orientation
 from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.check import check
 from dinoskip.errors import DataError
@@ -88,6 +89,39 @@ def test_bad_annotations_are_one_line(spair: Path, change: str) -> None:
     faults: list[str] = []
     assert len(open_labels(CORRESPONDENCE, config, "test", faults=faults).pairs) == 1
     assert len(faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "points"),
+    [(1, [20, 10], [1, 2]), (6, [20, 10], [8, 1]), (6, [10, 20], [1, 2]), (8, [20, 10], [2, 19])],
+)
+def test_points_of_photographs_that_exif_turns_lie_as_the_stated_size_says(
+    spair: Path, orientation: int, size: list[int], points: list[int]
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (20, 10)).save(spair / "JPEGImages/cat/a.jpg", exif=exif)
+    write_pair(spair, "000000-a-b:cat", {**ENTRY, "src_imsize": [*size, 3]})
+    opened = open_labels(CORRESPONDENCE, SpairConfig(root=str(spair)), "test")
+    np.testing.assert_array_equal(opened.pairs[0].source_points[0], points)
+    assert (opened.pairs[0].source_points <= np.array(opened.size(0))[::-1]).all()
+    assert opened.labels_by == ""
+
+
+def test_points_of_which_nothing_says_how_they_lie_are_refused_or_read_as_set(spair: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    Image.new("RGB", (20, 10)).save(spair / "JPEGImages/cat/a.jpg", exif=exif)
+    config = SpairConfig(root=str(spair))
+    with pytest.raises(DataError, match=r"1 photographs are turned .*a\.jpg.*label_orientation"):
+        open_labels(CORRESPONDENCE, config, "test")
+    faults: list[str] = []
+    assert len(open_labels(CORRESPONDENCE, config, "test", faults=faults).pairs) == 2
+    assert len(faults) == 1
+    for way, point in (("upright", [1, 2]), ("stored", [19, 8])):
+        opened = open_labels(CORRESPONDENCE, config.model_copy(update={"label_orientation": way}), "test")
+        assert opened.pairs[0].source_points[0].tolist() == point
+        assert label_orientation(opened) == f"{way} (set)"
 
 
 def test_what_is_missing_is_named(spair: Path) -> None:
