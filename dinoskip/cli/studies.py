@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -89,7 +88,7 @@ def add_commands(commands: Any) -> None:
         type=count,
         metavar="N",
         help="hand stages to N processes of this machine, each with a GPU or its share of the cores "
-        "(default: this process makes them)",
+        "(default: one a GPU; on one GPU or a CPU this process makes them)",
     )
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it must run, and why")
@@ -120,7 +119,7 @@ def add_commands(commands: Any) -> None:
     )
 
 
-def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
+def opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it. Commands with ``--accept`` are stopped by doubtful data."""
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
@@ -171,29 +170,63 @@ def _say_memory(memory: Mapping[str, float]) -> None:
 
 
 def run(args: Args) -> int:
-    study, _, runner = _opened(args)
-    chosen = graph.select(
-        runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
-    )
+    study, _, runner = opened(args)
+    chosen = chosen_nodes(args, runner)
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
     return _finish(runner, runner.run(chosen, _spread(args, study, runner)), as_json=args.json)
 
 
+def chosen_nodes(args: Args, runner: Runner) -> set[str]:
+    """The nodes that a command of a run asks for; :class:`ConfigError` for names that do not exist."""
+    return graph.select(
+        runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
+    )
+
+
+def run_spread(args: Args, spread: Callable[[StudyBase], Spread]) -> int:
+    """A run whose nodes workers elsewhere make; this process hands them out. With --dry-run it says what would run."""
+    study, _, runner = opened(args)
+    chosen = chosen_nodes(args, runner)
+    if args.dry_run:
+        _show_plan(runner, chosen, as_json=args.json)
+        return 0
+    return _finish(runner, runner.run(chosen, lambda: spread(study)), as_json=args.json)
+
+
+def look(args: Args) -> tuple[StudyBase, Runner]:
+    """All that a run looks at before it computes: settings, data, batch, packages, and room on the disk."""
+    study, _, runner = opened(args)
+    chosen = chosen_nodes(args, runner)
+    steps = [step for step in runner.plan() if step.node.id in chosen]
+    graph.refuse_damaged(steps, chosen)
+    runner.look()
+    missing = {step.node.id for step in steps if step.state != "cached"}
+    if runner.room is not None and missing:
+        runner.room(runner, missing)
+    return study, runner
+
+
 def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
-    """The workers that a run was given; None: none."""
-    if study.run.executor is None and not args.jobs:
+    """The workers that a run was given, or of the GPUs that are here; None: this process, and its ranks."""
+    from dinoskip.runtime.distributed import ranks_started  # torch
+
+    asked = study.run.executor is not None or args.jobs
+    if ranks_started() > 1:
+        if asked:
+            hint = "start one process, which starts its workers"
+            raise ConfigError("--jobs: this is one of several ranks already", hint)
         return None
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("--jobs: this is one of several ranks already", "start one process, which starts its workers")
+    gpus = [] if runner.device == "cpu" or study.run.executor is not None else visible_gpus()
+    if not asked and len(gpus) < 2:
+        return None
 
     def made() -> Spread:
         if study.run.executor is not None:
             engine: NodeEngine = ForeignWorkers(study.run.executor, study.run.workers, args.verbosity)
         else:
-            gpus = [] if runner.device == "cpu" else visible_gpus()
-            engine = LocalWorkers(runner.study, places(args.jobs, gpus), args.verbosity)
+            engine = LocalWorkers(runner.study, places(args.jobs or len(gpus), gpus), args.verbosity)
         return Spread(engine, study.run.retries)
 
     return made
@@ -215,7 +248,7 @@ def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> in
 
 
 def plan(args: Args) -> int:
-    study, variants, runner = _opened(args)
+    study, variants, runner = opened(args)
     if args.assume_data:
         return _estimate(args, study, variants, runner)
     _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)
@@ -258,7 +291,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
     target = markdown_file(args.markdown) if args.markdown else None
-    study, variants, runner = _opened(args)
+    study, variants, runner = opened(args)
     there = report_without_missing(runner.planner, runner.plan())
     device = "cpu" if args.device == "auto" else args.device  # no network computes: a page is made without the GPU, too
     runner = runner_of(study, variants, there, device=device, workers=args.workers)
@@ -281,7 +314,7 @@ def _training_state(path: Path) -> dict[str, Any] | None:
 
 def status(args: Args) -> int:
     """``dinoskip status``: counts of stages, who is at work, steps of trainings, time left, results so far."""
-    study, _, runner = _opened(args)
+    study, _, runner = opened(args)
     steps = runner.plan()
     training = {}
     for path in find_below(study.directory / "stages", f"{PARTIAL}*"):
@@ -289,7 +322,7 @@ def status(args: Args) -> int:
         if state is not None:
             training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
-    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked", "damaged")}
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "waiting", "damaged")}
     workers = at_work(study.directory)
     left = [step.node.id for step in steps if step.state != "cached"]
     past = runner.seconds() if left else {}
@@ -319,7 +352,7 @@ def status(args: Args) -> int:
 
 
 def gc(args: Args) -> int:
-    study, _, runner = _opened(args)
+    study, _, runner = opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     others = runner.artifacts.newest() if study.stages else set()  # of studies that share this folder
     unused = runner.artifacts.unused({*runner.published().values(), *others})

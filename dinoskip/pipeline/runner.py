@@ -15,10 +15,11 @@ from dinoskip.pipeline.executor import InProcess
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
 from dinoskip.pipeline.making import Assignment, Maker, NodeInput, Reserve, lead_or_follow
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
-from dinoskip.pipeline.scheduling import NodeEngine, Schedule, longest_paths
+from dinoskip.pipeline.scheduling import NodeEngine, Schedule, expected_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.storage import Stores, readers_of
+from dinoskip.runtime.cores import cores_counted_as
 from dinoskip.runtime.environment import machine
 
 
@@ -73,7 +74,7 @@ class Runner:
         self.device, self.workers, self.accepted = device, workers, list(accepted)
 
     def plan(self) -> list[PlannedNode]:
-        """What every node would do now: cached, run or blocked, and why."""
+        """What every node would do now: cached, run or waiting, and why."""
         return self.planner.plan()
 
     def progress(self, chosen: set[str]) -> StudyProgress:
@@ -130,11 +131,15 @@ class Runner:
         missing = {step.node.id for step in steps if step.node.id in chosen and step.state != "cached"}
         if self.room is not None and missing:
             self.room(self, missing)
-        parallel = spread.engine.capacity > 1
-        paths = longest_paths(self.planner.nodes, self.works(), self.seconds()) if parallel else {}
+        engine, seconds, memory = spread.engine, dict[str, float](), dict[str, float]()
+        if engine.capacity > 1:
+            seconds = expected_seconds(self.planner.nodes, self.works(), self.seconds())
+            if engine.memory is not None:
+                with cores_counted_as(engine.cores):
+                    memory = dict(self.memory())
         happened = Schedule(
-            self.planner, self.stores, self.stages, spread.engine, partial(self._assignment, spread), progress, chosen,
-            paths, spread.retries,
+            self.planner, self.stores, self.stages, engine, partial(self._assignment, spread), progress, chosen,
+            seconds, memory, spread.retries,
         ).run(steps)  # fmt: skip
         progress.end()
         return happened

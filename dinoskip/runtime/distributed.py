@@ -119,6 +119,11 @@ def is_main() -> bool:
     return _ranks()[0] == 0
 
 
+def ranks_started() -> int:
+    """How many processes torchrun or srun has started to work together, this one included; they need not have met."""
+    return _ranks()[1]
+
+
 def _from_torchrun() -> tuple[int, int, int, Meeting]:
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]
     if missing:
