@@ -18,6 +18,7 @@ from dinoskip.cli.arguments import (
     print_json,
     print_table,
 )
+from dinoskip.cli.hours import plan_on_cluster
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
@@ -100,6 +101,11 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="plan without the data: stages, GPU hours and disk from published numbers of images",
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="how long it takes over the jobs and GPUs of a cluster's file (docs/cluster.md), memory and disk",
+    )
     about = "the GPU for which hours are estimated (default: a100)"
     parser.add_argument("--card", choices=tuple(CARDS), default="a100", help=about)
     _study_arguments(command(commands, "status", status, "show how far a study is and its results so far"))
@@ -124,7 +130,8 @@ def opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
     device = study.device if device == "auto" else device
-    accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
+    hours_alone = getattr(args, "assume_data", False) or getattr(args, "cluster", None)  # which need no data
+    accept = None if hours_alone else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
     again = getattr(args, "retrain", False)
     runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept, retrain=again)
@@ -249,6 +256,8 @@ def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> in
 
 def plan(args: Args) -> int:
     study, variants, runner = opened(args)
+    if args.cluster:
+        return plan_on_cluster(args, study, variants, runner)
     if args.assume_data:
         return _estimate(args, study, variants, runner)
     _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)

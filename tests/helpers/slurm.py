@@ -61,8 +61,9 @@ class RunningSlurm:
         folder.mkdir()
         for name in ("sbatch", "srun", "sacct", "scancel"):
             path = folder / name
-            lines = (f"#!{sys.executable}", "import sys", f"sys.path.append({str(Path(__file__).parent)!r})",
-                     f"from running_slurm import {name}", f"sys.exit({name}({str(folder)!r}, sys.argv[1:]))")  # fmt: skip
+            beside = str(Path(__file__).parent)
+            lines = [f"#!{sys.executable}", "import sys", f"sys.path.append({beside!r})"]
+            lines += [f"from running_slurm import {name}", f"sys.exit({name}({str(folder)!r}, sys.argv[1:]))"]
             path.write_text("\n".join(lines))
             path.chmod(0o755)
         self.path = f"{folder}{os.pathsep}{os.environ['PATH']}"
