@@ -22,7 +22,8 @@ from dinoskip.cli.hours import plan_on_cluster
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.io.files import find_below, read_json
+from dinoskip.io.files import find_below, read_json, write_json
+from dinoskip.io.output import own_folder
 from dinoskip.pipeline import cleaning, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
@@ -37,7 +38,7 @@ from dinoskip.pipeline.scheduling import NodeEngine
 from dinoskip.pipeline.study import Study, build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 from dinoskip.runtime.console import duration, human_bytes, log, say
-from dinoskip.runtime.environment import machine
+from dinoskip.runtime.environment import machine, this_command
 from dinoskip.runtime.memory import usable_memory
 
 if TYPE_CHECKING:
@@ -182,7 +183,17 @@ def run(args: Args) -> int:
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    return _finish(runner, runner.run(chosen, _spread(args, study, runner)), as_json=args.json)
+    spread = _spread(args, study, runner)
+    _note_command(study)
+    return _finish(runner, runner.run(chosen, spread), as_json=args.json)
+
+
+def _note_command(study: StudyBase) -> None:
+    """Keep the command in the study's folder, for ``dinoskip resume``."""
+    from dinoskip.runtime.distributed import is_main  # torch
+
+    if is_main() and (noted := this_command()).get("command", [""])[0] in {"run", "submit"}:
+        write_json(own_folder(study.results) / "command.json", noted)
 
 
 def chosen_nodes(args: Args, runner: Runner) -> set[str]:
@@ -199,6 +210,7 @@ def run_spread(args: Args, spread: Callable[[StudyBase], Spread]) -> int:
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
+    _note_command(study)
     return _finish(runner, runner.run(chosen, lambda: spread(study)), as_json=args.json)
 
 

@@ -27,7 +27,7 @@ from dinoskip.io.locks import DirectoryLock, directory_lock
 from dinoskip.io.output import refuse_links_in
 from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
 from dinoskip.runtime.distributed import World, on_main
-from dinoskip.runtime.environment import describe
+from dinoskip.runtime.environment import describe, this_command
 from dinoskip.settings.config import flatten
 from dinoskip.settings.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
@@ -235,7 +235,7 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
             )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    write_json(path / "env.json", describe() | here)
+    write_json(path / "env.json", describe() | here | this_command())
     sweep(path)
     return allowed
 
