@@ -8,7 +8,7 @@ from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.stages.tasks import stage_of
 from dinoskip.settings.tasks import TASKS
 
-BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
+BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features", "pixels")
 AFTER = ("analyze", "gallery", "report")
 
 
