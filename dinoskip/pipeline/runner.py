@@ -147,15 +147,15 @@ class Runner:
     def _reserve(self, work: Assignment) -> Reserve:
         return partial(self.stores.make_room, work.node)
 
-    def _assignment(self, spread: Spread, node: Node, remade: bool) -> Assignment:
-        """What a process must know to make a node that is ready."""
+    def _assignment(self, spread: Spread, node: Node, remade: bool, ahead: Mapping[str, Path]) -> Assignment:
+        """What a process must know to make a node that is ready; outputs ``ahead`` of their node lie aside."""
         stage, elsewhere = self.stages[node.stage], not isinstance(spread.engine, InProcess)
         return Assignment(
             self.study.absolute() if elsewhere else self.study,
             replace(node, external=None),
             self.planner.keys[node.id],
             record_of(node, self.planner.outputs, self.planner.external(node)),
-            {role: self._input(stage, source) for role, source in node.needs.items()},
+            {role: self._input(stage, source, ahead) for role, source in node.needs.items()},
             self.device,
             self.workers,
             tuple(self.accepted),
@@ -165,8 +165,11 @@ class Runner:
             remade=remade,
         )
 
-    def _input(self, stage: Stage, source: str) -> NodeInput:
+    def _input(self, stage: Stage, source: str, ahead: Mapping[str, Path]) -> NodeInput:
         """Where ``stage`` reads the output of a node; it opens no store that was removed, if it reads none."""
+        key = self.planner.keys.get(source)
+        if source in ahead and (key is None or self.artifacts.find(source, key) is None):
+            return NodeInput(ahead[source].absolute())
         gone = not stage.reads_stores and self.artifacts.released(source, self.planner.keys[source]) is not None
         return NodeInput(self._output(source), self.stages[self._stage_of[source]].trains, not gone)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, first_line, memory_refused
+from dinoskip.pipeline.ahead import Ahead
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.making import Assignment, Made
 from dinoskip.pipeline.progress import StudyProgress, Work, rates, work_of
@@ -79,7 +81,7 @@ class Schedule:
     stores: Stores
     stages: Mapping[str, Stage]
     engine: NodeEngine
-    assign: Callable[[Node, bool], Assignment]
+    assign: Callable[[Node, bool, Mapping[str, Path]], Assignment]
     progress: StudyProgress
     chosen: Collection[str]
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._paths = longest_paths(self.planner.nodes, self.seconds)
+        self.ahead = Ahead(self.planner, self.stages, self.chosen)
         self._left = [node.id for node in self.planner.nodes]
         self._by_id = {node.id: node for node in self.planner.nodes}
         self._places = {node.id: place for place, node in enumerate(self.planner.nodes)}
@@ -114,6 +117,8 @@ class Schedule:
         except BaseException:
             self._stop()
             raise
+        finally:
+            self.ahead.close()
 
     def _refuse_unmet(self, steps: Sequence[PlannedNode]) -> None:
         unfinished = {step.node.id for step in steps if step.state != "cached"}
@@ -146,6 +151,7 @@ class Schedule:
     def _step(self, node: Node) -> bool:
         """Take one node's state; whether it is decided now."""
         step = self.planner.step(node)
+        self.ahead.keep(node)
         if step.state == "waiting":  # by what has no effect on its output, or an input that fails below
             return False
         if step.state == "run" and node.id in self.chosen:
@@ -248,7 +254,7 @@ class Schedule:
             self.tries[node.id] = self.tries.get(node.id, 0) + 1
             self.stores.held.add(node.id)
             self.flights[node.id] = Flight(node, self.jobs, remade=remade)
-            orders.append((self.assign(node, remade), self.stages[node.stage]))
+            orders.append((self.assign(node, remade, self.ahead.made), self.stages[node.stage]))
         try:
             for node, future in zip(nodes, self.engine.submit(orders), strict=True):
                 self.flights[node.id].future = future
@@ -269,6 +275,7 @@ class Schedule:
             self.stores.granted.pop(flight.node.id, None)
             self._landed(flight)
             self.stores.tidy()
+        self.ahead.look(flight.node for flight in self.flights.values())
         self._give_room()
 
     def _landed(self, flight: Flight) -> None:
@@ -293,6 +300,7 @@ class Schedule:
         step = self.planner.step(node)
         if step.state != "cached":
             return self._lost(flight, "what it published is not there")
+        self.ahead.check(node)
         self._end(node.id, "cached" if made.by_another else "done")
         if not made.by_another:
             self.progress.finished(node, made.seconds, self.planner.artifacts.path(node.id, str(step.key)))

@@ -75,6 +75,8 @@ class Stage:
     Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone all others. ``tells``
     reads from an output all that stages of which it is an input take from it, where that is less than its files: an
     output that tells the same as the one before it has that one's hash for them, and does not make them run again.
+    ``of_unfinished`` says by a node's settings and the folder that a training writes whether all that the node takes of
+    that is there, for good.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Stage:
     reads_stores: bool = True
     together: bool = False
     tells: Callable[[Path], object] | None = None
+    of_unfinished: Callable[[Any, Path], bool] | None = None
     command: Command | None = None
 
     @property

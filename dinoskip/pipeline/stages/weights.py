@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from dinoskip.errors import DinoskipError
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
@@ -92,4 +94,17 @@ def run(task: Task) -> None:
         save_weights(out, build_model(settings.model, settings.seed).state_dict(), settings.model, {"epoch": 0})
 
 
-STAGE = Stage("weights", run, add_nodes, check=check)
+def checkpoint_is_there(settings: CheckpointSettings | UntrainedSettings, run: Path) -> bool:
+    """Whether a training that goes on in the folder ``run`` has published the checkpoint, whole."""
+    from dinoskip.training.checkpoint import of_epoch  # torch
+
+    if not isinstance(settings, CheckpointSettings):
+        return False
+    try:
+        of_epoch(run, settings.epoch)
+    except (DinoskipError, OSError):
+        return False
+    return True
+
+
+STAGE = Stage("weights", run, add_nodes, check=check, of_unfinished=checkpoint_is_there)
