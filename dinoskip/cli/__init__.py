@@ -33,6 +33,7 @@ from dinoskip.errors import (
     memory_refused,
 )
 from dinoskip.runtime import console
+from dinoskip.runtime.environment import note_command
 from dinoskip.runtime.stopping import Terminated, stopped_by_signals
 
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_words(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command that is given as words; runs note it as the one that began them."""
-    from dinoskip.runtime.environment import note_command  # here, so that a signal meets our handlers
-
     note_command(words)
     return _parse(words)
 

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from dinoskip.cli import read_words
 from dinoskip.cli.arguments import Args, command
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
@@ -48,8 +49,6 @@ def noted(run: Path) -> tuple[Path, list[str]]:
 
 
 def resume(args: Args) -> int:
-    from dinoskip.cli import read_words
-
     folder, words = noted(Path(args.run))
     if not folder.is_dir():
         raise ConfigError(

@@ -188,11 +188,16 @@ def run(args: Args) -> int:
     return _finish(runner, runner.run(chosen, spread), as_json=args.json)
 
 
+def _ranks() -> tuple[int, int]:
+    """This process's rank, and how many torchrun or srun has started to work together; they need not have met."""
+    from dinoskip.runtime.distributed import rank_and_size  # torch
+
+    return rank_and_size()
+
+
 def _note_command(study: StudyBase) -> None:
     """Keep the command in the study's folder, for ``dinoskip resume``."""
-    from dinoskip.runtime.distributed import is_main  # torch
-
-    if is_main() and (noted := this_command()).get("command", [""])[0] in {"run", "submit"}:
+    if _ranks()[0] == 0 and (noted := this_command()).get("command", [""])[0] in {"run", "submit"}:
         write_json(own_folder(study.results) / "command.json", noted)
 
 
@@ -229,10 +234,8 @@ def look(args: Args) -> tuple[StudyBase, Runner]:
 
 def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
     """The workers that a run was given, or of the GPUs that are here; None: this process, and its ranks."""
-    from dinoskip.runtime.distributed import ranks_started  # torch
-
     asked = study.run.executor is not None or args.jobs
-    if ranks_started() > 1:
+    if _ranks()[1] > 1:
         if asked:
             hint = "start one process, which starts its workers"
             raise ConfigError("--jobs: this is one of several ranks already", hint)
@@ -253,9 +256,7 @@ def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread
 
 def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> int:
     """Bring report and rows to the top of the study's folder, and print the numbers and where they are."""
-    from dinoskip.runtime.distributed import is_main  # torch
-
-    if not is_main():
+    if _ranks()[0] > 0:
         return 0
     if as_json:
         written = publish(runner, rows_of(runner))

@@ -119,9 +119,9 @@ def is_main() -> bool:
     return _ranks()[0] == 0
 
 
-def ranks_started() -> int:
-    """How many processes torchrun or srun has started to work together, this one included; they need not have met."""
-    return _ranks()[1]
+def rank_and_size() -> tuple[int, int]:
+    """This process's rank and how many torchrun or srun has started to work together; they need not have met."""
+    return _ranks()[:2]
 
 
 def _from_torchrun() -> tuple[int, int, int, Meeting]:
