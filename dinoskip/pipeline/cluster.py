@@ -58,7 +58,8 @@ class ClusterWorkers:
         self, study: Path, cluster: ClusterConfig, name: str, verbosity: int = 0, kind: Kind = "slurm"
     ) -> None:
         """``name`` is what the jobs are called; their scripts and logs go beside the study."""
-        self.name, self.capacity, self.cores = f"jobs of {kind}", cluster.jobs, cluster.cpus_per_task
+        self.name, self.capacity = f"jobs of {kind}", cluster.jobs
+        self.cores: int | None = cluster.cpus_per_task
         self._cluster, self._verbosity, self._kind = cluster, verbosity, kind
         self._folder = own_folder(folder_of(study.absolute()) / "jobs")
         submitit = _submitit()

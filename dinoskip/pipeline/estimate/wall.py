@@ -84,7 +84,7 @@ def _optimizer(images: StudyImages, study: StudyBase, variant: Variant, card: st
     given: Any = recipe
     with torch.device("meta"):
         backbone = create_model(model.name, depth=model.depth, img_size=model.img_size)
-        parts = [backbone]
+        parts: list[torch.nn.Module] = [backbone]
         if all(hasattr(given, name) for name in ("out_dim", "hidden_dim", "bottleneck_dim")):
             head = DINOHead(
                 model.width, given.out_dim, hidden_dim=given.hidden_dim, bottleneck_dim=given.bottleneck_dim
