@@ -277,16 +277,23 @@ class _Worker:
         before = {name: os.environ.get(name) for name in self._place.environment}
         os.environ.update(self._place.environment)  # the process begins in here: NumPy and torch read it as they load
         try:
-            if self._pool is None:
-                context = multiprocessing.get_context("spawn")
-                self._pid = context.Value("i", 0)
-                start = (self._pid, self._place.cores, str(self._log))
-                self._pool = ProcessPoolExecutor(1, context, _begin_worker, start)
-            self._future = self._pool.submit(make_group, orders, verbosity)
+            try:
+                self._future = self._begun().submit(make_group, orders, verbosity)
+            except BrokenExecutor:  # it was killed while it had nothing to do
+                self.close()
+                self._future = self._begun().submit(make_group, orders, verbosity)
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
         return self._future
+
+    def _begun(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pid = context.Value("i", 0)
+            start = (self._pid, self._place.cores, str(self._log))
+            self._pool = ProcessPoolExecutor(1, context, _begin_worker, start)
+        return self._pool
 
     def stop(self) -> None:
         if not self.is_free and self._pid.value:
