@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from dinoskip.training.launch import submit as give
 from dinoskip.training.supervised_config import SupervisedJob
 
 if TYPE_CHECKING:
+    from dinoskip.pipeline.runner import Runner
     from dinoskip.pipeline.sections import StudyBase
     from dinoskip.training.recipe import TrainConfig
 
@@ -119,13 +121,24 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
     return command, job, list(words[cut + 1 :])
 
 
-def _settled(job: Args, on_gpus: bool) -> tuple[Path, str, TrainConfig | None]:
+@dataclass(frozen=True)
+class _Submitted:
+    """What a job writes, its name and how it trains; of a study what runs it."""
+
+    output: Path
+    name: str
+    recipe: TrainConfig | None
+    study: tuple[StudyBase, Runner] | None = None
+
+
+def _settled(job: Args, on_gpus: bool) -> _Submitted:
     """Where a job writes, its name, and how it trains, after a look at its settings."""
     if job.handler is studies.run:
-        study, _runner = studies.look(job)
+        study, runner = studies.look(job)
         if on_gpus and (study.device, study.evaluate.precision) == ("auto", "auto"):
             log.info("frozen networks compute in fp32: write device: cuda in the study for bf16 on its GPUs")
-        return study.directory, "-".join([study.name, *job.variants]), recipe_of(study)
+        name = "-".join([study.name, *job.variants])
+        return _Submitted(study.directory, name, recipe_of(study), (study, runner))
     if not getattr(job, "out", None) or not hasattr(job, "device"):
         raise ConfigError(f"submit: {job.prog} has no --out here that a job could go on from", "name one")
     if isinstance(data := getattr(job, "data", None), str) and not Path(data).exists():
@@ -137,7 +150,7 @@ def _settled(job: Args, on_gpus: bool) -> tuple[Path, str, TrainConfig | None]:
     elif job.handler is training.supervise:
         recipe = validate(SupervisedJob, training.recipe_source(job, "supervise")).supervise
         _refuse_batch(recipe, len(LabelledFolder.open(training.training_folder(job.data))), "supervise", job.data)
-    return Path(job.out), Path(job.out).name, recipe
+    return _Submitted(Path(job.out), Path(job.out).name, recipe)
 
 
 def _refuse_batch(recipe: TrainConfig, count: int, section: str, data: str) -> None:
@@ -149,15 +162,13 @@ def _refuse_batch(recipe: TrainConfig, count: int, section: str, data: str) -> N
         )
 
 
-def _hand_out(args: Args, cluster: ClusterConfig, output: Path, name: str) -> int:
+def _hand_out(args: Args, cluster: ClusterConfig, name: str, study: StudyBase, runner: Runner) -> int:
     """Lead the study's run from here, or from a process that outlives the terminal."""
-    job = args.parsed
-    if job.device == "auto":
-        job.device = "cuda" if cluster.gpus_per_node else "cpu"
+    job, output = args.parsed, study.directory
     if cluster.gpus_per_node:
         _check_torch()
     if not args.detach or args.dry_run:
-        return studies.run_spread(job, partial(_spread, cluster, name, job.verbosity))
+        return studies.run_spread(job, study, runner, partial(_spread, cluster, name, job.verbosity))
     ClusterWorkers(output, cluster, name, job.verbosity).close()  # says what is missing while somebody reads it
     log_file = own_folder(folder_of(output)) / "leader.log"
     given = [word for key in ASKED if (value := getattr(args, key)) is not None
@@ -196,7 +207,10 @@ def submit(args: Args) -> int:
         raise ConfigError("--detach: is of --spread", "a job that sbatch has taken needs no terminal")
     if args.spread and args.parsed.handler is not studies.run:
         raise ConfigError("--spread: only a study has stages that can be spread", "name its YAML")
-    output, name, recipe = _settled(args.parsed, bool(cluster.gpus_per_node))
+    if args.spread and args.parsed.device == "auto":
+        args.parsed.device = "cuda" if cluster.gpus_per_node else "cpu"
+    settled = _settled(args.parsed, bool(cluster.gpus_per_node))
+    output, name, recipe = settled.output, settled.name, settled.recipe
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(
@@ -204,8 +218,8 @@ def submit(args: Args) -> int:
             f" in {recipe.accumulate} micro-batches each",
             f"take a multiple of {slices}, or another number of GPUs",
         )
-    if args.spread:
-        return _hand_out(args, cluster, output, name)
+    if settled.study is not None and args.spread:
+        return _hand_out(args, cluster, name, *settled.study)
     words = list(args.job)
     if not any(word.partition("=")[0] == "--device" for word in words):
         words += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]

@@ -208,9 +208,8 @@ def chosen_nodes(args: Args, runner: Runner) -> set[str]:
     )
 
 
-def run_spread(args: Args, spread: Callable[[StudyBase], Spread]) -> int:
+def run_spread(args: Args, study: StudyBase, runner: Runner, spread: Callable[[StudyBase], Spread]) -> int:
     """A run whose nodes workers elsewhere make; this process hands them out. With --dry-run it says what would run."""
-    study, _, runner = opened(args)
     chosen = chosen_nodes(args, runner)
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)

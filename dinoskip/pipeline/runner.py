@@ -133,7 +133,8 @@ class Runner:
             self.room(self, missing)
         engine, seconds, memory = spread.engine, dict[str, float](), dict[str, float]()
         if engine.capacity > 1:
-            seconds = expected_seconds(self.planner.nodes, self.works(), self.seconds())
+            past = self.seconds() or past_seconds(self.published())  # of other machines, rather than none
+            seconds = expected_seconds(self.planner.nodes, self.works(), past)
             if engine.memory is not None:
                 with cores_counted_as(engine.cores):
                     memory = dict(self.memory())

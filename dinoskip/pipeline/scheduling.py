@@ -25,7 +25,9 @@ from dinoskip.runtime.console import log
 
 TICK = 0.5  # seconds between looks at who waits for room on the disk, while nothing ends
 STOPPING = 900.0  # seconds that workers have, once told, to reach a safe point: as rank_patience of a training
-GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here: only their order matters
+GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here, which trains or exports features
+GUESSED_READING = 1e7  # numbers read a second by any other: slower than most, so that no long one is taken for small
+COUNTED = {"pretrain", "supervise", "sweep", "features"}  # kinds whose work is operations
 ADVICE = "make it by `dinoskip run` without --only, --from and --variant"
 
 
@@ -356,13 +358,14 @@ def expected_seconds(nodes: Sequence[Node], works: Mapping[str, Work], past: Map
     """Seconds that each node is expected to take.
 
     By the ``past`` seconds of finished nodes and the ``works`` of all; of kinds without a time by the operations that
-    are counted, at :data:`GUESSED_RATE`.
+    are counted, at :data:`GUESSED_RATE`, or the numbers that they read, at :data:`GUESSED_READING`.
     """
     measured = rates(past, works)
     own: dict[str, float] = {}
     for node in nodes:
         kind, work = work_of(works, node.id)
-        own[node.id] = measured[kind] * work if kind in measured else max(1.0, work / GUESSED_RATE)
+        guessed = GUESSED_RATE if kind.partition(" ")[0] in COUNTED else GUESSED_READING
+        own[node.id] = measured[kind] * work if kind in measured else max(1.0, work / guessed)
     return own
 
 
