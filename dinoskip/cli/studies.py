@@ -183,7 +183,7 @@ def run(args: Args) -> int:
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    spread = _spread(args, study, runner)
+    spread = workers_of(args, study, runner)
     _note_command(study)
     return _finish(runner, runner.run(chosen, spread), as_json=args.json)
 
@@ -231,7 +231,7 @@ def look(args: Args) -> tuple[StudyBase, Runner]:
     return study, runner
 
 
-def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
+def workers_of(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
     """The workers that a run was given, or of the GPUs that are here; None: this process, and its ranks."""
     asked = study.run.executor is not None or args.jobs
     if _ranks()[1] > 1:
