@@ -165,6 +165,7 @@ def _refuse_batch(recipe: TrainConfig, count: int, section: str, data: str) -> N
 def _hand_out(args: Args, cluster: ClusterConfig, name: str, study: StudyBase, runner: Runner) -> int:
     """Lead the study's run from here, or from a process that outlives the terminal."""
     job, output = args.parsed, study.directory
+    cluster = cluster.model_copy(update={"sbatch": (*cluster.sbatch, *args.sbatch)})
     if cluster.gpus_per_node:
         _check_torch()
     if not args.detach or args.dry_run:

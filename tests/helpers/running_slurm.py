@@ -55,9 +55,10 @@ def _run_one(folder: Path, number: int, member: int) -> None:
         return
     _set(folder, job, state="RUNNING")
     asked = _asked(text)
+    own = 1000 * number + member if "array" in asked else number  # each member has a number of its own
     nodes, each = int(asked.get("nodes", 1)), int(asked.get("ntasks-per-node", 1))
     env = {
-        **os.environ, "SLURM_JOB_ID": str(number), "SLURM_NTASKS": str(nodes * each), "SLURM_JOB_NODELIST": "localhost",
+        **os.environ, "SLURM_JOB_ID": str(own), "SLURM_NTASKS": str(nodes * each), "SLURM_JOB_NODELIST": "localhost",
         "SLURM_JOB_NUM_NODES": str(nodes),
         **({"SLURM_ARRAY_JOB_ID": str(number), "SLURM_ARRAY_TASK_ID": str(member)} if "array" in asked else {}),
     }  # fmt: skip
@@ -73,7 +74,8 @@ def srun(here: str, words: list[str]) -> int:
         if word in files:
             files[word] = words.pop(0)
     env, ranks = os.environ, int(os.environ["SLURM_NTASKS"])
-    job = f"{env['SLURM_JOB_ID']}_{env.get('SLURM_ARRAY_TASK_ID', '0')}"
+    number, member = env.get("SLURM_ARRAY_JOB_ID", env["SLURM_JOB_ID"]), env.get("SLURM_ARRAY_TASK_ID", "0")
+    job = f"{number}_{member}"
     started = []
     for rank in range(ranks):
         of_rank = {
@@ -82,12 +84,7 @@ def srun(here: str, words: list[str]) -> int:
             "SLURM_STEP_ID": "0",
             "SLURM_STEP_NUM_TASKS": str(ranks),
         }
-        names = {
-            "%j": env["SLURM_JOB_ID"],
-            "%A": env["SLURM_JOB_ID"],
-            "%a": env.get("SLURM_ARRAY_TASK_ID", "0"),
-            "%t": str(rank),
-        }
+        names = {"%j": env["SLURM_JOB_ID"], "%A": number, "%a": member, "%t": str(rank)}
         streams = []
         for path in files.values():
             for sign, value in names.items():
