@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_workers [--jobs 1,2,4] [--images 60] [--backbones 4]
 
-Backbones with random weights are evaluated on two composed data sets by k-NN, probes and TokenCut. Each run begins from
-nothing, in a process of its own, so that the start of workers (some seconds each) is in its time. Efficiency is the time
-of one worker / (workers x time); on a machine with fewer quiet cores than workers it says nothing.
+Backbones with random weights are evaluated on two composed data sets by k-NN, probes and TokenCut. Each run begins
+from nothing, in a process of its own, so that the start of workers (some seconds each) is in its time. Efficiency is
+the time of one worker / (workers x time); on a machine with fewer quiet cores than workers it says nothing.
 """
 
 from __future__ import annotations
