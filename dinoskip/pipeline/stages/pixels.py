@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dinoskip import features
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
@@ -55,13 +56,11 @@ def of_task(
 
 def run(task: Task) -> None:
     """Open the splits, and make the floor."""
-    from dinoskip.features import Transform  # torch
-
     settings: PixelSettings = task.settings
     record, section = settings.record, settings.section
     assert record.floor is not None
     sized: Mapping[str, Any] = {
-        ask.role: validate(Transform, RawConfig(dict(ask.transform))) for ask in record.features(section)
+        ask.role: validate(features.Transform, RawConfig(dict(ask.transform))) for ask in record.features(section)
     }
     labels = {role: open_split(task, record.label, split) for role, split in record.splits(section).items()}
     record.floor.make(
