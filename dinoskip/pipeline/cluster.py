@@ -7,6 +7,7 @@ all GPUs that the cluster's file names, one rank a GPU as `srun` starts them; al
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -262,11 +263,11 @@ def _end_all(job: _Job, error: Exception) -> None:
 
 
 def _submitit() -> Any:
+    """The package, which is an extra: only where a study is spread over a cluster."""
     try:
-        import submitit  # an extra: only where a study is spread over a cluster
+        return importlib.import_module("submitit")
     except ImportError:
         raise ConfigError("--spread: needs the package submitit", "pip install 'dinoskip[slurm]'") from None
-    return submitit
 
 
 # --- what jobs ask for ----------------------------------------------------------------------------------

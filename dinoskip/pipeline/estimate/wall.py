@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dinoskip import optim
 from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.costs import Cost, trained_images
 from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
@@ -71,34 +72,21 @@ def _measuring(node: Node, reckoned: StudyWork, card: str) -> float:
 
 def _optimizer(images: StudyImages, study: StudyBase, variant: Variant, card: str, ranks: int, stage: str) -> float:
     """Seconds of a training that an optimizer with matrices takes for its own products: of the rank that owns most."""
-    import torch  # only where hours over workers are asked for
-
-    from dinoskip.models import create_model
-    from dinoskip.models.heads import DINOHead
-    from dinoskip.optim import build_optimizer
-    from dinoskip.optim.preconditioned import PreconditionedOptimizer
-
     recipe, model, config = recipe_of(study), variant.model, variant.optimizer
     if recipe is None or model is None or config is None:
         return 0.0
     given: Any = recipe
-    with torch.device("meta"):
-        backbone = create_model(model.name, depth=model.depth, img_size=model.img_size)
-        parts: list[torch.nn.Module] = [backbone]
-        if all(hasattr(given, name) for name in ("out_dim", "hidden_dim", "bottleneck_dim")):
-            head = DINOHead(
-                model.width, given.out_dim, hidden_dim=given.hidden_dim, bottleneck_dim=given.bottleneck_dim
-            )
-            parts.append(head)
-        optimizer = build_optimizer(torch.nn.ModuleList(parts), config)
-    if not isinstance(optimizer, PreconditionedOptimizer):
+    dims = ("out_dim", "hidden_dim", "bottleneck_dim")
+    head = (given.out_dim, given.hidden_dim, given.bottleneck_dim) if all(hasattr(given, d) for d in dims) else None
+    shares = optim.shares_on_paper(model, config, ranks, head)
+    if not shares:
         return 0.0
     fp32 = CARDS[card].fp32 * 1e12 * OPTIMIZER_SHARE
     rotations = CARDS[card].tf32 * 1e12 * OPTIMIZER_SHARE if getattr(config, "tf32", False) else fp32
     of_card = CARDS[card].memory / CARDS["h100"].memory
     step = max(
         share.rotation_flops / rotations + share.exact_flops / fp32 + share.decomposition_flops / (QR * of_card)
-        for share in optimizer.shares(ranks)
+        for share in shares
     )
     seen, batch = trained_images(images, study, sweep=stage == "sweep")
     return step * seen / batch

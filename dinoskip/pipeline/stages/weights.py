@@ -83,6 +83,7 @@ def run(task: Task) -> None:
     """Copy the exported weights of the checkpoint, or those of the start, or build the network before training."""
     from dinoskip.init.build import build_model  # torch
     from dinoskip.models.export import save_weights
+
     settings, out, start = task.settings, task.out / WEIGHTS, start_file(task)
     if isinstance(settings, CheckpointSettings):
         shutil.copyfile(exported_weights(_checkpoint(task.inputs["run"], settings.epoch)), out)
