@@ -2,6 +2,7 @@
 
     python -m benchmarks.scaling [--batch 1024 | --images-per-gpu N] [--gpus 1,8,64,256] [--tf32] [--frequency 10]
     python -m benchmarks.scaling --shares [--gpus 1,8,64]      # what the rank that owns most has of SOAP and its kin
+    python -m benchmarks.scaling --study configs/paper/table2_dino.yaml [--gpus 1,8,64] [--card h100]
 
 For ViT-S/16 and ViT-B/16 (2 x 224 + 8 x 96 pixels, 65,536 prototypes), DDP and FSDP2, AdamW and SOAP. Operations are
 those of dinoskip/settings/flops.py and dinoskip/optim/batched.py, which tests hold to counted ones; bytes of saved
@@ -12,6 +13,10 @@ reaches is assumed and named so. Nothing here has been measured on a GPU.
 A step is: matrix products of the networks in bfloat16; the exchange of gradients (DDP) or of parameters and gradients
 (FSDP2), as far as it does not fit behind the products; the optimizer's products in float32 (--tf32: rotations in TF32)
 by the rank that owns most, or the exchange of its updates if that is longer; passes over all parameters in memory.
+
+With --study all stages of a study are given to so many GPUs, the longest path first, as `dinoskip submit --spread`
+does, with the seconds of dinoskip/pipeline/estimate/wall.py: what an H100 was measured to reach. Each training has the
+number of GPUs with which the study ends first; it is taken to be as much faster. No queue and no exchange is in it.
 """
 
 from __future__ import annotations
@@ -29,14 +34,25 @@ from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, EcsConfig, KLShampooConfig, OptimizerConfig, SoapConfig, build_optimizer
 from dinoskip.optim.preconditioned import PreconditionedOptimizer, Share
+from dinoskip.pipeline.estimate.cards import CARDS
+from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline.estimate.wall import WallTime, greedy, node_seconds
+from dinoskip.pipeline.estimate.work import StudyImages
+from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.settings.flops import dino_step_flops
 from dinoskip.settings.vit_config import VitConfig
 from dinoskip.training.dino import MultiCrop
 from dinoskip.training.parallel import Strategy
 
-# NVIDIA H100 SXM5 80 GB, data sheet (dense rates) and DGX H100 user guide.
-BF16, TF32, FP32 = 989e12, 494e12, 67e12  # FLOP/s
-MEMORY, CAPACITY = 3.35e12, 80e9  # HBM3: bytes/s, bytes
+# NVIDIA H100 SXM5 80 GB: rates of its data sheet, and of the DGX H100 user guide.
+_CARD = CARDS["h100"]
+BF16, TF32, FP32, MEMORY = (
+    _CARD.bf16 * 1e12,
+    _CARD.tf32 * 1e12,
+    _CARD.fp32 * 1e12,
+    _CARD.memory * 1e12,
+)  # FLOP/s, bytes/s
+CAPACITY = 80e9  # bytes of HBM3
 NVLINK = 450e9  # bytes/s and direction of a GPU to its node's others (NVLink 4: 900 GB/s both ways)
 NETWORK = 50e9  # bytes/s and direction of a GPU's network card (400 Gb/s InfiniBand NDR, one a GPU)
 NODE = 8  # GPUs of a machine
@@ -220,16 +236,45 @@ def print_shares(gpus: list[int]) -> None:
                 )
 
 
+TRAININGS = {"pretrain", "supervise", "sweep"}
+CORES = 12  # of each GPU, for reading images: as configs/cluster/h100_8gpu.yaml
+
+
+def spread_study(config: str, card: str, gpus: int) -> tuple[int, WallTime]:
+    """The GPUs of a training with which all stages of a study end first on so many GPUs, and their schedule."""
+    study, variants = load_study(config, [])
+    nodes, images = build_nodes(study, variants), StudyImages(study, assume=True)
+    every_cost, found = costs(images, study, variants, nodes), dict[int, WallTime]()
+    for ranks in (2**power for power in range(gpus.bit_length())):
+        seconds = node_seconds(images, study, variants, nodes, every_cost, card, ranks=ranks, cores=CORES)
+        found[ranks] = greedy(nodes, seconds, gpus, lambda node, ranks=ranks: ranks if node.stage in TRAININGS else 1)
+    best = min(found, key=lambda ranks: found[ranks].seconds)
+    return best, found[best]
+
+
+def print_study(config: str, card: str, gpus: list[int]) -> None:
+    """Hours and idle share of a whole study on so many GPUs."""
+    print("| GPUs | of a training | hours | GPU hours | idle |")
+    print("|---:" * 5 + "|")
+    for count in gpus:
+        ranks, whole = spread_study(config, card, count)
+        print(f"| {count} | {ranks} | {whole.seconds / 3600:,.1f} | {whole.busy / 3600:,.1f} | {whole.idle:.1%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=1024, help="images of all GPUs")
     parser.add_argument("--images-per-gpu", type=int, help="instead of --batch")
     parser.add_argument("--gpus", default="1,8,64,256")
+    parser.add_argument("--study", metavar="CONFIG", help="all stages of this study instead")
+    parser.add_argument("--card", choices=tuple(CARDS), default="h100", help="of --study")
     parser.add_argument("--frequency", type=int, default=10, help="of SOAP's refreshes")
     parser.add_argument("--tf32", action="store_true", help="SOAP's rotations in TF32")
     parser.add_argument("--shares", action="store_true", help="the parts of SOAP and its kin instead")
     given = parser.parse_args()
     gpus = [int(number) for number in given.gpus.split(",")]
+    if given.study:
+        return print_study(given.study, given.card, gpus)
     if given.shares:
         print_shares(gpus)
         return

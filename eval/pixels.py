@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad, unfold
 
 from dinoskip.features.transform import Transform, load_pixels
+from dinoskip.io.images import image_size
 from dinoskip.runtime.randomness import torch_rng
 
 RANDOM_CHANNELS = 256  # more: a stronger baseline, as dear as the 384 channels of a ViT-S
@@ -53,6 +54,13 @@ class NamedFiles(Protocol):
     """The part of a labelled set that is read here."""
 
     def path(self, index: int) -> Path: ...  # noqa: D102
+
+
+class FilesOfSet(NamedFiles, Protocol):
+    """The same of a set whose images are named."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,31 @@ class PixelTokens:
         mean = sums / count
         scale = 1 / np.sqrt(np.maximum(squares / count - np.square(mean), 0) + _EPS)
         return lambda i: ((self.of(i) - mean) * scale).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class PixelSizes:
+    """How images at ``places`` of a set are sized for a network with patches of ``patch_size``."""
+
+    places: Sequence[int]
+    transform: Transform
+    patch_size: int
+    grids: tuple[tuple[int, int], ...]
+    dim: int = RANDOM_CHANNELS  # of the widest, by which memory is reckoned
+
+    @classmethod
+    def of(
+        cls, dataset: FilesOfSet, transform: Transform, patch: int, places: Sequence[int] | None = None
+    ) -> PixelSizes:
+        """Sizes of all images, or of those at ``places``; of images of one size the first is read alone."""
+        chosen = range(len(dataset.ids)) if places is None else places
+        read = chosen if transform.ragged else chosen[:1]
+        sizes = [transform.padded_size(*image_size(dataset.path(i)), patch) for i in read]
+        return cls(chosen, transform, patch, tuple((height // patch, width // patch) for height, width in sizes))
+
+    def grid(self, i: int) -> tuple[int, int]:
+        """Return (h, w) in patches of image ``i``."""
+        return self.grids[i if self.transform.ragged else 0]
 
 
 def pixel_tokens(

@@ -33,6 +33,7 @@ from dinoskip.errors import (
     memory_refused,
 )
 from dinoskip.runtime import console
+from dinoskip.runtime.environment import note_command
 from dinoskip.runtime.stopping import Terminated, stopped_by_signals
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 GROUPS = {
     "begin": ("start", "look", "datasets"),
     "studies": ("studies", "logs", "rehearse", "settings", "clusters"),
-    "train one network": ("training",),
+    "train one network": ("training", "resume"),
     "frozen networks": ("backbones", "figure", "cuts", "models"),
     "results": ("results", "reproduce"),
     "this machine": ("machine",),
@@ -116,6 +117,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def read_words(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command that is given as words; runs note it as the one that began them."""
+    note_command(words)
+    return _parse(words)
+
+
 def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     from dinoskip.cli.clusters import split_words
     from dinoskip.cli.old_spelling import as_now
@@ -143,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, io.TextIOWrapper):  # letters that the terminal does not have: as \\u2265
                     stream.reconfigure(errors="backslashreplace")
-            args = _parse(argv)
+            args = read_words(sys.argv[1:] if argv is None else argv)
             console.configure(args.verbosity)
             if getattr(args, "verify_data", False):
                 os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers

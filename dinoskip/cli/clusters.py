@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli import studies, training
 from dinoskip.cli.arguments import Args, command, count
-from dinoskip.errors import ConfigError
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.photographs import open_photographs
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.output import own_folder
+from dinoskip.pipeline.cluster import ClusterWorkers
+from dinoskip.pipeline.runner import Spread
 from dinoskip.pipeline.stages.weights import recipe_of
-from dinoskip.pipeline.study import load_study
 from dinoskip.runtime.console import log, say
 from dinoskip.runtime.environment import gpu_problem, visible_gpu
 from dinoskip.settings.config import RawConfig, read_yaml, validate
@@ -22,6 +30,8 @@ from dinoskip.training.launch import submit as give
 from dinoskip.training.supervised_config import SupervisedJob
 
 if TYPE_CHECKING:
+    from dinoskip.pipeline.runner import Runner
+    from dinoskip.pipeline.sections import StudyBase
     from dinoskip.training.recipe import TrainConfig
 
 ASKED = {
@@ -36,6 +46,7 @@ ASKED = {
     "constraint": "the feature that nodes must have",
 }
 """Settings of :class:`dinoskip.training.launch.ClusterConfig` that are options, too; options win over the file."""
+FLAGS = {"--dry-run", "--spread", "--detach"}
 _OPTIONS = {"--cluster", *(f"--{name.replace('_', '-')}" for name in ASKED)}
 
 
@@ -47,6 +58,7 @@ def add_commands(commands: Any) -> None:
         "submit a command as a SLURM job",
         details="dinoskip submit run STUDY.yaml --cluster my_cluster.yaml\n"
         "dinoskip submit pretrain --data photos --out runs/mine model.skip=false --nodes 2 --gpus-per-node 8\n"
+        "dinoskip submit STUDY.yaml --cluster my_cluster.yaml --spread --detach\n"
         "dinoskip submit STUDY.yaml -- --dependency=afterok:123\n\n"
         "Without a command's name it is `run`, or with --data `pretrain`. Options of sbatch may follow after --.",
     )
@@ -54,7 +66,16 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--cluster", metavar="FILE", help="a YAML with the resources to request: docs/cluster.md")
     for name, text in ASKED.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{text}; overrides the file")
-    parser.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
+    parser.add_argument(
+        "--spread",
+        action="store_true",
+        help="of a study: each stage is a job of its own, at most `jobs` of the file at once; this command hands them "
+        "out until the study is done",
+    )
+    parser.add_argument(
+        "--detach", action="store_true", help="with --spread: hand out in the background, also when the terminal closes"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the script or the stages, and submit nothing")
 
     parser = commands.add_parser("requeue")  # not in the list of commands
     parser.set_defaults(handler=requeue, verbosity=0, prog=parser.prog)
@@ -89,7 +110,7 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
         if word.partition("=")[0] in _OPTIONS:
             command += [word] if "=" in word else [word, *left[:1]]
             left = left if "=" in word else left[1:]
-        elif word == "--dry-run" or (not job and word in {"-h", "--help"}):
+        elif word in FLAGS or (not job and word in {"-h", "--help"}):
             command.append(word)
         else:
             job.append(word)
@@ -100,28 +121,76 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
     return command, job, list(words[cut + 1 :])
 
 
-def _settled(job: Args, on_gpus: bool) -> tuple[Path, str, TrainConfig | None]:
+@dataclass(frozen=True)
+class _Submitted:
+    """What a job writes, its name and how it trains; of a study what runs it."""
+
+    output: Path
+    name: str
+    recipe: TrainConfig | None
+    study: tuple[StudyBase, Runner] | None = None
+
+
+def _settled(job: Args, on_gpus: bool) -> _Submitted:
     """Where a job writes, its name, and how it trains, after a look at its settings."""
     if job.handler is studies.run:
-        study, variants = load_study(job.config, job.overrides)
+        study, runner = studies.look(job)
         if on_gpus and (study.device, study.evaluate.precision) == ("auto", "auto"):
             log.info("frozen networks compute in fp32: write device: cuda in the study for bf16 on its GPUs")
-        known = [variant.name for variant in variants]
-        for name in job.variants:
-            if name not in known:
-                raise ConfigError(f"--variant {name}: is none of {', '.join(known)}")
-        return study.directory, "-".join([study.name, *job.variants]), recipe_of(study)
+        name = "-".join([study.name, *job.variants])
+        return _Submitted(study.directory, name, recipe_of(study), (study, runner))
     if not getattr(job, "out", None) or not hasattr(job, "device"):
         raise ConfigError(f"submit: {job.prog} has no --out here that a job could go on from", "name one")
+    if isinstance(data := getattr(job, "data", None), str) and not Path(data).exists():
+        raise DataError(f"--data {data}: no such file or folder", "jobs must find it at this path, too")
     recipe: TrainConfig | None = None
     if job.handler is training.pretrain:
         recipe = training.pretrain_job(job).pretrain
+        _refuse_batch(recipe, len(open_photographs(job.data, everything=job.everything)), "pretrain", job.data)
     elif job.handler is training.supervise:
         recipe = validate(SupervisedJob, training.recipe_source(job, "supervise")).supervise
-    return Path(job.out), Path(job.out).name, recipe
+        _refuse_batch(recipe, len(LabelledFolder.open(training.training_folder(job.data))), "supervise", job.data)
+    return _Submitted(Path(job.out), Path(job.out).name, recipe)
 
 
-def _cluster(args: Args) -> ClusterConfig:
+def _refuse_batch(recipe: TrainConfig, count: int, section: str, data: str) -> None:
+    """:class:`ConfigError` for a batch of more images than there are."""
+    if count < recipe.batch_size:
+        raise ConfigError(
+            f"{section}.batch_size: {recipe.batch_size} are more than the {count} images of {data}"
+            f" (take {count} or fewer)"
+        )
+
+
+def _hand_out(args: Args, cluster: ClusterConfig, name: str, study: StudyBase, runner: Runner) -> int:
+    """Lead the study's run from here, or from a process that outlives the terminal."""
+    job, output = args.parsed, study.directory
+    cluster = cluster.model_copy(update={"sbatch": (*cluster.sbatch, *args.sbatch)})
+    if cluster.gpus_per_node:
+        _check_torch()
+    if not args.detach or args.dry_run:
+        return studies.run_spread(job, study, runner, partial(_spread, cluster, name, job.verbosity))
+    ClusterWorkers(output, cluster, name, job.verbosity).close()  # says what is missing while somebody reads it
+    log_file = own_folder(folder_of(output)) / "leader.log"
+    given = [word for key in ASKED if (value := getattr(args, key)) is not None
+             for word in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
+    given += ["--cluster", args.cluster] if args.cluster else []
+    after = ["--", *args.sbatch] if args.sbatch else []
+    command = [sys.executable, "-P", "-m", "dinoskip", "submit", "--spread", *given, *args.job, *after]
+    with open(log_file, "ab") as stream:
+        leader = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    say(f"process {leader.pid} of this machine hands out the stages; it writes {log_file}; SIGTERM stops all jobs")
+    return 0
+
+
+def _spread(cluster: ClusterConfig, name: str, verbosity: int, study: StudyBase) -> Spread:
+    """Jobs of the cluster; nodes that jobs of a leader that has died are at are waited for."""
+    return Spread(ClusterWorkers(study.directory, cluster, name, verbosity), study.run.retries, waits=True)
+
+
+def cluster_of(args: Args) -> ClusterConfig:
     """The file's settings, with those of the command line over them."""
     source = read_yaml(args.cluster) if args.cluster else RawConfig()
     for name in ASKED:
@@ -134,8 +203,15 @@ def _cluster(args: Args) -> ClusterConfig:
 
 def submit(args: Args) -> int:
     """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
-    cluster = _cluster(args)
-    output, name, recipe = _settled(args.parsed, bool(cluster.gpus_per_node))
+    cluster = cluster_of(args)
+    if args.detach and not args.spread:
+        raise ConfigError("--detach: is of --spread", "a job that sbatch has taken needs no terminal")
+    if args.spread and args.parsed.handler is not studies.run:
+        raise ConfigError("--spread: only a study has stages that can be spread", "name its YAML")
+    if args.spread and args.parsed.device == "auto":
+        args.parsed.device = "cuda" if cluster.gpus_per_node else "cpu"
+    settled = _settled(args.parsed, bool(cluster.gpus_per_node))
+    output, name, recipe = settled.output, settled.name, settled.recipe
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(
@@ -143,6 +219,8 @@ def submit(args: Args) -> int:
             f" in {recipe.accumulate} micro-batches each",
             f"take a multiple of {slices}, or another number of GPUs",
         )
+    if settled.study is not None and args.spread:
+        return _hand_out(args, cluster, name, *settled.study)
     words = list(args.job)
     if not any(word.partition("=")[0] == "--device" for word in words):
         words += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,12 @@ from dinoskip.cli.arguments import (
     print_json,
     print_table,
 )
+from dinoskip.cli.hours import plan_on_cluster
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.io.files import find_below, read_json
+from dinoskip.io.files import find_below, read_json, write_json
+from dinoskip.io.output import own_folder
 from dinoskip.pipeline import cleaning, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
@@ -37,7 +38,7 @@ from dinoskip.pipeline.scheduling import NodeEngine
 from dinoskip.pipeline.study import Study, build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, runner_of, study_runner
 from dinoskip.runtime.console import duration, human_bytes, log, say
-from dinoskip.runtime.environment import machine
+from dinoskip.runtime.environment import machine, this_command
 from dinoskip.runtime.memory import usable_memory
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def add_commands(commands: Any) -> None:
         type=count,
         metavar="N",
         help="hand stages to N processes of this machine, each with a GPU or its share of the cores "
-        "(default: this process makes them)",
+        "(default: one a GPU; on one GPU or a CPU this process makes them)",
     )
     computing_options(parser)
     parser = command(commands, "plan", plan, "list for every stage whether it must run, and why")
@@ -100,6 +101,11 @@ def add_commands(commands: Any) -> None:
         "--assume-data",
         action="store_true",
         help="plan without the data: stages, GPU hours and disk from published numbers of images",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="how long it takes over the jobs and GPUs of a cluster's file (docs/cluster.md), memory and disk",
     )
     about = "the GPU for which hours are estimated (default: a100)"
     parser.add_argument("--card", choices=tuple(CARDS), default="a100", help=about)
@@ -120,12 +126,13 @@ def add_commands(commands: Any) -> None:
     )
 
 
-def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
+def opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it. Commands with ``--accept`` are stopped by doubtful data."""
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
     device = study.device if device == "auto" else device
-    accept = None if getattr(args, "assume_data", False) else getattr(args, "accept", None)
+    hours_alone = getattr(args, "assume_data", False) or getattr(args, "cluster", None)  # which need no data
+    accept = None if hours_alone else getattr(args, "accept", None)
     nodes = build_nodes(study, variants)
     again = getattr(args, "retrain", False)
     runner = study_runner(study, variants, nodes, device=device, workers=workers, accept=accept, retrain=again)
@@ -171,29 +178,76 @@ def _say_memory(memory: Mapping[str, float]) -> None:
 
 
 def run(args: Args) -> int:
-    study, _, runner = _opened(args)
-    chosen = graph.select(
-        runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
-    )
+    study, _, runner = opened(args)
+    chosen = chosen_nodes(args, runner)
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    return _finish(runner, runner.run(chosen, _spread(args, study, runner)), as_json=args.json)
+    spread = workers_of(args, study, runner)
+    _note_command(study)
+    return _finish(runner, runner.run(chosen, spread), as_json=args.json)
 
 
-def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
-    """The workers that a run was given; None: none."""
-    if study.run.executor is None and not args.jobs:
+def _ranks() -> tuple[int, int]:
+    """This process's rank, and how many torchrun or srun has started to work together; they need not have met."""
+    from dinoskip.runtime.distributed import rank_and_size  # torch
+
+    return rank_and_size()
+
+
+def _note_command(study: StudyBase) -> None:
+    """Keep the command in the study's folder, for ``dinoskip resume``."""
+    if _ranks()[0] == 0 and (noted := this_command()).get("command", [""])[0] in {"run", "submit"}:
+        write_json(own_folder(study.results) / "command.json", noted)
+
+
+def chosen_nodes(args: Args, runner: Runner) -> set[str]:
+    """The nodes that a command of a run asks for; :class:`ConfigError` for names that do not exist."""
+    return graph.select(
+        runner.planner.nodes, stages.names(), only=args.only, start=args.start, until=args.until, variants=args.variants
+    )
+
+
+def run_spread(args: Args, study: StudyBase, runner: Runner, spread: Callable[[StudyBase], Spread]) -> int:
+    """A run whose nodes workers elsewhere make; this process hands them out. With --dry-run it says what would run."""
+    chosen = chosen_nodes(args, runner)
+    if args.dry_run:
+        _show_plan(runner, chosen, as_json=args.json)
+        return 0
+    _note_command(study)
+    return _finish(runner, runner.run(chosen, lambda: spread(study)), as_json=args.json)
+
+
+def look(args: Args) -> tuple[StudyBase, Runner]:
+    """All that a run looks at before it computes: settings, data, batch, packages, and room on the disk."""
+    study, _, runner = opened(args)
+    chosen = chosen_nodes(args, runner)
+    steps = [step for step in runner.plan() if step.node.id in chosen]
+    graph.refuse_damaged(steps, chosen)
+    runner.look()
+    missing = {step.node.id for step in steps if step.state != "cached"}
+    if runner.room is not None and missing:
+        runner.room(runner, missing)
+    return study, runner
+
+
+def workers_of(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread] | None:
+    """The workers that a run was given, or of the GPUs that are here; None: this process, and its ranks."""
+    asked = study.run.executor is not None or args.jobs
+    if _ranks()[1] > 1:
+        if asked:
+            hint = "start one process, which starts its workers"
+            raise ConfigError("--jobs: this is one of several ranks already", hint)
         return None
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("--jobs: this is one of several ranks already", "start one process, which starts its workers")
+    gpus = [] if runner.device == "cpu" or study.run.executor is not None else visible_gpus()
+    if not asked and len(gpus) < 2:
+        return None
 
     def made() -> Spread:
         if study.run.executor is not None:
             engine: NodeEngine = ForeignWorkers(study.run.executor, study.run.workers, args.verbosity)
         else:
-            gpus = [] if runner.device == "cpu" else visible_gpus()
-            engine = LocalWorkers(runner.study, places(args.jobs, gpus), args.verbosity)
+            engine = LocalWorkers(runner.study, places(args.jobs or len(gpus), gpus), args.verbosity)
         return Spread(engine, study.run.retries)
 
     return made
@@ -201,9 +255,7 @@ def _spread(args: Args, study: StudyBase, runner: Runner) -> Callable[[], Spread
 
 def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> int:
     """Bring report and rows to the top of the study's folder, and print the numbers and where they are."""
-    from dinoskip.runtime.distributed import is_main  # torch
-
-    if not is_main():
+    if _ranks()[0] > 0:
         return 0
     if as_json:
         written = publish(runner, rows_of(runner))
@@ -215,7 +267,9 @@ def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> in
 
 
 def plan(args: Args) -> int:
-    study, variants, runner = _opened(args)
+    study, variants, runner = opened(args)
+    if args.cluster:
+        return plan_on_cluster(args, study, variants, runner)
     if args.assume_data:
         return _estimate(args, study, variants, runner)
     _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)
@@ -258,7 +312,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
     target = markdown_file(args.markdown) if args.markdown else None
-    study, variants, runner = _opened(args)
+    study, variants, runner = opened(args)
     there = report_without_missing(runner.planner, runner.plan())
     device = "cpu" if args.device == "auto" else args.device  # no network computes: a page is made without the GPU, too
     runner = runner_of(study, variants, there, device=device, workers=args.workers)
@@ -281,7 +335,7 @@ def _training_state(path: Path) -> dict[str, Any] | None:
 
 def status(args: Args) -> int:
     """``dinoskip status``: counts of stages, who is at work, steps of trainings, time left, results so far."""
-    study, _, runner = _opened(args)
+    study, _, runner = opened(args)
     steps = runner.plan()
     training = {}
     for path in find_below(study.directory / "stages", f"{PARTIAL}*"):
@@ -289,7 +343,7 @@ def status(args: Args) -> int:
         if state is not None:
             training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
-    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked", "damaged")}
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "waiting", "damaged")}
     workers = at_work(study.directory)
     left = [step.node.id for step in steps if step.state != "cached"]
     past = runner.seconds() if left else {}
@@ -319,7 +373,7 @@ def status(args: Args) -> int:
 
 
 def gc(args: Args) -> int:
-    study, _, runner = _opened(args)
+    study, _, runner = opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     others = runner.artifacts.newest() if study.stages else set()  # of studies that share this folder
     unused = runner.artifacts.unused({*runner.published().values(), *others})

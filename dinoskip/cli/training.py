@@ -109,6 +109,12 @@ def pretrain(args: Args) -> int:
     return 0
 
 
+def training_folder(data: str | Path) -> Path:
+    """Where ``supervise --data`` has its training images: in ``train``, or in the folder itself."""
+    inside = split_path(Path(data), "{split}", "train")
+    return inside if inside.is_dir() else Path(data)
+
+
 def supervise(args: Args) -> int:
     from dinoskip.runtime.distributed import is_main
     from dinoskip.training.supervised import supervise as train_classifier
@@ -116,9 +122,8 @@ def supervise(args: Args) -> int:
     job = validate(SupervisedJob, recipe_source(args, "supervise"))
     job = job.model_copy(update={"model": init_for_skipless(job.model)})
     root = Path(args.data)
-    of_train, of_val = (split_path(root, "{split}", split) for split in ("train", "val"))
-    both = of_train.is_dir()
-    train = LabelledFolder.open(of_train if both else root)
+    of_val, train = split_path(root, "{split}", "val"), LabelledFolder.open(training_folder(root))
+    both = train.root != root
     place = args.val or (of_val if both and of_val.is_dir() else None)
     val = LabelledFolder.open(place, train.class_names) if place else None
     if val is not None:

@@ -3,6 +3,7 @@ from .config import AdamWConfig, EcsConfig, KLShampooConfig, MuonConfig, Optimiz
 from .groups import is_decayed, param_groups
 from .kl_shampoo import KLShampoo
 from .muon import MuonAdamW
+from .on_paper import shares_on_paper
 from .schedules import cosine, linear_then_constant
 from .soap import SOAP
 
@@ -22,4 +23,5 @@ __all__ = [
     "linear_then_constant",
     "param_groups",
     "set_rates",
+    "shares_on_paper",
 ]

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,19 +22,31 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from dinoskip.errors import ConfigError, DataError, DinoskipError, NonFiniteError, Preempted, WeightsError
+from dinoskip.errors import (
+    ConfigError,
+    DataError,
+    DinoskipError,
+    NonFiniteError,
+    Preempted,
+    WeightsError,
+    first_line,
+    memory_refused,
+)
 from dinoskip.io.output import own_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.making import Assignment, Made, Maker, Reserve, lead_or_follow
 from dinoskip.pipeline.room import ask_room
+from dinoskip.pipeline.scheduling import Order
 from dinoskip.pipeline.stage import Stage
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.cores import available_cores
+from dinoskip.runtime.memory import memory_share
 from dinoskip.runtime.stopping import Terminated, stopped_by_signals
 from dinoskip.settings.config import implementation
 
 LOGS = "logs"  # of a study: what workers said, a file for each node and each worker
 ORPHANED = 120.0  # seconds that a worker whose leader has died has to reach a safe point
+GROUP_SECONDS = 60.0  # a job elsewhere is queued, and its process imports torch: some ten seconds or more
 MOST_ELSEWHERE = 8  # nodes at once of an executor that does not say how many workers it has
 _busy = threading.Event()  # this worker is at a node
 
@@ -43,13 +55,17 @@ class InProcess:
     """The engine with one worker: nodes are made where the leader is, with the other ranks of its job."""
 
     name, capacity = "this process", 1
+    memory: int | None = None
+    cores: int | None = None
+    group_seconds = 0.0
 
     def __init__(self, maker: Maker, reserve: Callable[[Assignment], Reserve]) -> None:
         self._maker, self._reserve = maker, reserve
 
-    def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
+    def submit(self, orders: Sequence[Order]) -> list[Future[Made]]:
         """Make the node at once. Data, weights or numbers that cannot be used are the future's error: others may not
         need them. All other errors are raised."""
+        ((work, stage),) = orders
         future: Future[Made] = Future()
         try:
             future.set_result(self._maker.make(work, stage, self._reserve(work)))
@@ -58,7 +74,7 @@ class InProcess:
                 raise  # the other ranks have left with it
             self._maker.together = False
             future.set_exception(error)
-        return future
+        return [future]
 
     def stop(self) -> None:
         """Nothing runs beside the leader."""
@@ -101,6 +117,46 @@ def make_assigned(work: Assignment, stage: str | Stage, verbosity: int = 0) -> M
             raise
 
 
+Outcome = Made | Exception
+
+
+def make_group(orders: Sequence[tuple[Assignment, str | Stage]], verbosity: int = 0) -> list[Outcome]:
+    """Make nodes one after another as :func:`make_assigned` does; an error is the outcome of its node alone.
+
+    After a signal none begins. Errors are such as can be sent to another process.
+    """
+    outcomes: list[Outcome] = []
+    for work, stage in orders:
+        if outcomes and isinstance(outcomes[-1], Preempted):
+            outcomes.append(Preempted(f"{work.node.id}: not begun, its worker was stopped by a signal"))
+            continue
+        try:
+            outcomes.append(make_assigned(work, stage, verbosity))
+        except DinoskipError as error:
+            outcomes.append(error)
+        except Exception as error:
+            refused = memory_refused(error) is not None
+            said = f"{work.node.id}: {type(error).__name__}: {first_line(error)}"
+            outcomes.append(MemoryError(first_line(error)) if refused else DinoskipError(said))
+    return outcomes
+
+
+def of_nodes(job: Future[list[Outcome]], count: int) -> list[Future[Made]]:
+    """A future for each node of a job, whose end is theirs: where its worker was lost, of all of them."""
+    futures: list[Future[Made]] = [Future() for _ in range(count)]
+
+    def ended(job: Future[list[Outcome]]) -> None:
+        lost: BaseException | None = CancelledError() if job.cancelled() else job.exception()
+        for future, outcome in zip(futures, [lost] * count if lost is not None else job.result(), strict=True):
+            if isinstance(outcome, Made):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+    job.add_done_callback(ended)
+    return futures
+
+
 def _enough(nbytes: int) -> None:
     """No limit on the disk."""
 
@@ -120,6 +176,11 @@ def _logged(path: Path, verbosity: int) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(before)
         handler.close()
+
+
+def for_others(orders: Sequence[Order]) -> list[tuple[Assignment, str | Stage]]:
+    """Orders as another process gets them."""
+    return [(work, portable(stage)) for work, stage in orders]
 
 
 def portable(stage: Stage) -> str | Stage:
@@ -171,17 +232,20 @@ class LocalWorkers:
     """Processes of this machine that stay for the whole run; one that dies takes no other along and is replaced."""
 
     name = "workers of this machine"
+    group_seconds = 0.0  # a worker that is there begins a node at once
 
     def __init__(self, study: Path, given: Sequence[WorkerPlace], verbosity: int = 0) -> None:
         self.capacity, self._verbosity = len(given), verbosity
+        self.memory: int | None = memory_share()
+        self.cores: int | None = max(len(place.cores) for place in given) or None
         self._logs = study / LOGS
         self._workers = [_Worker(place, self._logs / f"worker-{number}.log") for number, place in enumerate(given, 1)]
 
-    def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
-        """Give the node to a worker that is free."""
+    def submit(self, orders: Sequence[Order]) -> list[Future[Made]]:
+        """Give the nodes to a worker that is free."""
         own_folder(self._logs)
         worker = next(worker for worker in self._workers if worker.is_free)
-        return worker.submit(work, portable(stage), self._verbosity)
+        return of_nodes(worker.submit(for_others(orders), self._verbosity), len(orders))
 
     def stop(self) -> None:
         """SIGTERM to every worker that is at a node."""
@@ -200,29 +264,36 @@ class _Worker:
     def __init__(self, place: WorkerPlace, log_file: Path) -> None:
         self._place, self._log = place, log_file
         self._pool: ProcessPoolExecutor | None = None
-        self._future: Future[Made] | None = None
+        self._future: Future[list[Outcome]] | None = None
         self._pid: Any = None
 
     @property
     def is_free(self) -> bool:
         return self._future is None or self._future.done()
 
-    def submit(self, work: Assignment, stage: str | Stage, verbosity: int) -> Future[Made]:
+    def submit(self, orders: Sequence[tuple[Assignment, str | Stage]], verbosity: int) -> Future[list[Outcome]]:
         if self._future is not None and isinstance(self._future.exception(), BrokenExecutor):
             self.close()
         before = {name: os.environ.get(name) for name in self._place.environment}
         os.environ.update(self._place.environment)  # the process begins in here: NumPy and torch read it as they load
         try:
-            if self._pool is None:
-                context = multiprocessing.get_context("spawn")
-                self._pid = context.Value("i", 0)
-                start = (self._pid, self._place.cores, str(self._log))
-                self._pool = ProcessPoolExecutor(1, context, _begin_worker, start)
-            self._future = self._pool.submit(make_assigned, work, stage, verbosity)
+            try:
+                self._future = self._begun().submit(make_group, orders, verbosity)
+            except BrokenExecutor:  # it was killed while it had nothing to do
+                self.close()
+                self._future = self._begun().submit(make_group, orders, verbosity)
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
         return self._future
+
+    def _begun(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pid = context.Value("i", 0)
+            start = (self._pid, self._place.cores, str(self._log))
+            self._pool = ProcessPoolExecutor(1, context, _begin_worker, start)
+        return self._pool
 
     def stop(self) -> None:
         if not self.is_free and self._pid.value:
@@ -273,13 +344,17 @@ def _end_without_leader() -> None:
 class ForeignWorkers:
     """An executor that somebody else made: of Dask, Parsl, MPI, or of the standard library."""
 
+    memory: int | None = None  # what its workers have is not known here
+    cores: int | None = None
+    group_seconds = GROUP_SECONDS
+
     def __init__(self, spec: str, capacity: int | None, verbosity: int = 0) -> None:
         """``spec`` is ``module:function``; the function takes nothing and returns the executor."""
         self.name, self._verbosity = spec, verbosity
         self._make = named_function(spec)
         self._executor = self._made()
         self.capacity = capacity or getattr(self._executor, "_max_workers", None) or MOST_ELSEWHERE
-        self._futures: list[Future[Made]] = []
+        self._futures: list[Future[list[Outcome]]] = []
 
     def _made(self) -> Executor:
         executor: Executor = self._make()
@@ -288,16 +363,16 @@ class ForeignWorkers:
             raise ConfigError(f"{self.name}: returned a {kind}, which has no submit()", "see docs/cluster.md")
         return executor
 
-    def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
-        """Give the node to the executor, or to a new one if it has broken."""
-        order = partial(make_assigned, work, portable(stage), self._verbosity)
+    def submit(self, orders: Sequence[Order]) -> list[Future[Made]]:
+        """Give the nodes to the executor, or to a new one if it has broken."""
+        order = partial(make_group, for_others(orders), self._verbosity)
         try:
             future = self._executor.submit(order)
         except BrokenExecutor:
             self._executor = self._made()
             future = self._executor.submit(order)
         self._futures = [*(left for left in self._futures if not left.done()), future]
-        return future
+        return of_nodes(future, len(orders))
 
     def stop(self) -> None:
         """Cancel what has not begun: there is no way to tell what runs, which ends by itself."""

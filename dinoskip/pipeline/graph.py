@@ -17,10 +17,10 @@ from dinoskip.runtime.console import log
 from dinoskip.settings.config import Config, flatten
 from dinoskip.settings.keys import settings_for_key, with_defaults
 
-State = Literal["cached", "run", "blocked", "damaged"]
+State = Literal["cached", "run", "waiting", "damaged"]
 SettingsOf = Callable[[Config], dict[str, Any]]
 """What of a configuration is in a record: :func:`settings_for_key`, or every setting of it."""
-NAMED = 3  # inputs that a blocked node is said to wait for
+NAMED = 3  # inputs that a waiting node is said to wait for
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Planner:
         external = self.external(node)  # also of a node that must wait: missing data is said before anything runs
         waiting = [source for source in node.inputs.values() if source not in self.outputs]
         if waiting:
-            return self._blocked(node, waiting)
+            return self._waiting(node, waiting)
         record = record_of(node, self.outputs, external)
         key = self.keys[node.id] = self._adopted(node, record) or key_of(record)
         self.outputs.pop(node.id, None)
@@ -201,7 +201,7 @@ class Planner:
             return PlannedNode(node, "cached", "removed after use", key)
         order_only = [source for source in node.order_only.values() if source not in self.outputs]
         if order_only:
-            return self._blocked(node, order_only)
+            return self._waiting(node, order_only)
         reason = f"damaged: {_joined(standing.damage)}" if standing.damage else self._reason(node, record)
         return PlannedNode(node, "run", reason, key)
 
@@ -227,10 +227,10 @@ class Planner:
                 log.warning("%s; a log or note, for which nothing is made again", line)
 
     @staticmethod
-    def _blocked(node: Node, waiting: list[str]) -> PlannedNode:
+    def _waiting(node: Node, waiting: list[str]) -> PlannedNode:
         first, rest = sorted(set(waiting))[:NAMED], len(set(waiting)) - NAMED
         more = f" and {rest} more" if rest > 0 else ""
-        return PlannedNode(node, "blocked", f"after {', '.join(first)}{more}", None)
+        return PlannedNode(node, "waiting", f"after {', '.join(first)}{more}", None)
 
     def plan(self) -> list[PlannedNode]:
         """State of every node, in order of execution."""

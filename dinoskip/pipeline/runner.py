@@ -15,10 +15,11 @@ from dinoskip.pipeline.executor import InProcess
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of, refuse_damaged
 from dinoskip.pipeline.making import Assignment, Maker, NodeInput, Reserve, lead_or_follow
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
-from dinoskip.pipeline.scheduling import NodeEngine, Schedule, longest_paths
+from dinoskip.pipeline.scheduling import NodeEngine, Schedule, expected_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage
 from dinoskip.pipeline.storage import Stores, readers_of
+from dinoskip.runtime.cores import cores_counted_as
 from dinoskip.runtime.environment import machine
 
 
@@ -73,7 +74,7 @@ class Runner:
         self.device, self.workers, self.accepted = device, workers, list(accepted)
 
     def plan(self) -> list[PlannedNode]:
-        """What every node would do now: cached, run or blocked, and why."""
+        """What every node would do now: cached, run or waiting, and why."""
         return self.planner.plan()
 
     def progress(self, chosen: set[str]) -> StudyProgress:
@@ -130,11 +131,16 @@ class Runner:
         missing = {step.node.id for step in steps if step.node.id in chosen and step.state != "cached"}
         if self.room is not None and missing:
             self.room(self, missing)
-        parallel = spread.engine.capacity > 1
-        paths = longest_paths(self.planner.nodes, self.works(), self.seconds()) if parallel else {}
+        engine, seconds, memory = spread.engine, dict[str, float](), dict[str, float]()
+        if engine.capacity > 1:
+            past = self.seconds() or past_seconds(self.published())  # of other machines, rather than none
+            seconds = expected_seconds(self.planner.nodes, self.works(), past)
+            if engine.memory is not None:
+                with cores_counted_as(engine.cores):
+                    memory = dict(self.memory())
         happened = Schedule(
-            self.planner, self.stores, self.stages, spread.engine, partial(self._assignment, spread), progress, chosen,
-            paths, spread.retries,
+            self.planner, self.stores, self.stages, engine, partial(self._assignment, spread), progress, chosen,
+            seconds, memory, spread.retries,
         ).run(steps)  # fmt: skip
         progress.end()
         return happened
@@ -142,15 +148,15 @@ class Runner:
     def _reserve(self, work: Assignment) -> Reserve:
         return partial(self.stores.make_room, work.node)
 
-    def _assignment(self, spread: Spread, node: Node, remade: bool) -> Assignment:
-        """What a process must know to make a node that is ready."""
+    def _assignment(self, spread: Spread, node: Node, remade: bool, ahead: Mapping[str, Path]) -> Assignment:
+        """What a process must know to make a node that is ready; outputs ``ahead`` of their node lie aside."""
         stage, elsewhere = self.stages[node.stage], not isinstance(spread.engine, InProcess)
         return Assignment(
             self.study.absolute() if elsewhere else self.study,
             replace(node, external=None),
             self.planner.keys[node.id],
             record_of(node, self.planner.outputs, self.planner.external(node)),
-            {role: self._input(stage, source) for role, source in node.needs.items()},
+            {role: self._input(stage, source, ahead) for role, source in node.needs.items()},
             self.device,
             self.workers,
             tuple(self.accepted),
@@ -160,8 +166,11 @@ class Runner:
             remade=remade,
         )
 
-    def _input(self, stage: Stage, source: str) -> NodeInput:
+    def _input(self, stage: Stage, source: str, ahead: Mapping[str, Path]) -> NodeInput:
         """Where ``stage`` reads the output of a node; it opens no store that was removed, if it reads none."""
+        key = self.planner.keys.get(source)
+        if source in ahead and (key is None or self.artifacts.find(source, key) is None):
+            return NodeInput(ahead[source].absolute())
         gone = not stage.reads_stores and self.artifacts.released(source, self.planner.keys[source]) is not None
         return NodeInput(self._output(source), self.stages[self._stage_of[source]].trains, not gone)
 

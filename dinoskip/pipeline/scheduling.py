@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, first_line, memory_refused
+from dinoskip.pipeline.ahead import Ahead
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.making import Assignment, Made
 from dinoskip.pipeline.progress import StudyProgress, Work, rates, work_of
@@ -23,18 +25,32 @@ from dinoskip.runtime.console import log
 
 TICK = 0.5  # seconds between looks at who waits for room on the disk, while nothing ends
 STOPPING = 900.0  # seconds that workers have, once told, to reach a safe point: as rank_patience of a training
-GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here: only their order matters
+GUESSED_RATE = 1e11  # operations a second of a kind that was not measured here, which trains or exports features
+GUESSED_READING = 1e7  # numbers read a second by any other: slower than most, so that no long one is taken for small
+COUNTED = {"pretrain", "supervise", "sweep", "features"}  # kinds whose work is operations
 ADVICE = "make it by `dinoskip run` without --only, --from and --variant"
 
 
+Order = tuple[Assignment, Stage]
+"""A node to be made, and the stage that makes it."""
+
+
 class NodeEngine(Protocol):
-    """What runs assignments: at most ``capacity`` at once. ``name`` says what it is."""
+    """What runs jobs of one node or several: at most ``capacity`` at once. ``name`` says what it is.
+
+    ``memory`` is how many bytes the graphs and windows of all its workers may take together, None where each has a
+    machine of its own, and ``cores`` what a worker has of them. A job costs time of its own where ``group_seconds`` are
+    not 0: nodes then share one until they are expected to take so long.
+    """
 
     name: str
     capacity: int
+    memory: int | None
+    cores: int | None
+    group_seconds: float
 
-    def submit(self, work: Assignment, stage: Stage) -> Future[Made]:
-        """Begin to make a node; its error, or that its worker is gone, is the future's."""
+    def submit(self, orders: Sequence[Order]) -> list[Future[Made]]:
+        """Begin a job: a future for each node, whose error is the node's, or that its worker is gone."""
 
     def stop(self) -> None:
         """Tell all that is running to stop at its next safe point."""
@@ -48,7 +64,8 @@ class Flight:
     """A node that a worker is at."""
 
     node: Node
-    future: Future[Made]
+    job: int
+    future: Future[Made] = field(default_factory=Future)
     remade: bool = False
     room: bool = False  # it has what it wanted on the disk, or wants nothing
 
@@ -58,24 +75,29 @@ class Schedule:
     """One run of the chosen nodes of a plan.
 
     ``assign`` makes the assignment of a node that is ready, ``retries`` is how often a node is begun again whose worker
-    was lost.
+    was lost. ``seconds`` that each node is expected to take decide their order, ``memory`` in bytes how many of them
+    fit beside one another.
     """
 
     planner: Planner
     stores: Stores
     stages: Mapping[str, Stage]
     engine: NodeEngine
-    assign: Callable[[Node, bool], Assignment]
+    assign: Callable[[Node, bool, Mapping[str, Path]], Assignment]
     progress: StudyProgress
     chosen: Collection[str]
-    paths: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
     retries: int = 2
     happened: dict[str, str] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
     ready: dict[str, str] = field(default_factory=dict)  # and why they run
     tries: dict[str, int] = field(default_factory=dict)
+    jobs: int = 0  # that were begun
 
     def __post_init__(self) -> None:
+        self._paths = longest_paths(self.planner.nodes, self.seconds)
+        self.ahead = Ahead(self.planner, self.stages, self.chosen)
         self._left = [node.id for node in self.planner.nodes]
         self._by_id = {node.id: node for node in self.planner.nodes}
         self._places = {node.id: place for place, node in enumerate(self.planner.nodes)}
@@ -97,6 +119,8 @@ class Schedule:
         except BaseException:
             self._stop()
             raise
+        finally:
+            self.ahead.close()
 
     def _refuse_unmet(self, steps: Sequence[PlannedNode]) -> None:
         unfinished = {step.node.id for step in steps if step.state != "cached"}
@@ -129,7 +153,8 @@ class Schedule:
     def _step(self, node: Node) -> bool:
         """Take one node's state; whether it is decided now."""
         step = self.planner.step(node)
-        if step.state == "blocked":  # by what has no effect on its output, or an input that fails below
+        self.ahead.keep(node)
+        if step.state == "waiting":  # by what has no effect on its output, or an input that fails below
             return False
         if step.state == "run" and node.id in self.chosen:
             self.ready[node.id] = step.reason
@@ -145,17 +170,49 @@ class Schedule:
     # --- handing out ----------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Fill the engine."""
+        """Fill the engine; small nodes share a job."""
+        small: list[Node] = []
         for name in self._in_order():
-            if len(self.flights) >= self.engine.capacity:
+            if self._free() <= 0:
                 return
             node = self._by_id[name]
-            if self._waits_for_room(node) or not self._stores_there(node):
+            if self._waits_for_room(node) or self._waits_for_memory(node, small) or not self._stores_there(node):
                 continue
-            self.progress.starts(node, self.ready.pop(name))
-            self._fly(node)
-            if self.engine.capacity == 1:  # what has become ready may come before the others in the plan
-                return
+            if self._is_small(node):
+                small.append(node)
+                if sum(self._expected(of) for of in small) >= self.engine.group_seconds:
+                    self._fly(small)
+                    small = []
+            elif self._free() > bool(small):  # the last place is that of the small ones, which are more urgent
+                self._fly([node])
+                if self.engine.capacity == 1:  # what has become ready may come before the others in the plan
+                    return
+        if small and self._free() > 0:
+            self._fly(small)
+
+    def _free(self) -> int:
+        return self.engine.capacity - len({flight.job for flight in self.flights.values()})
+
+    def _expected(self, node: Node) -> float:
+        return self.seconds.get(node.id, 1.0)
+
+    def _is_small(self, node: Node) -> bool:
+        """Whether a node may share a job: quick, of one rank, and lost in no job before, so that none is lost by it."""
+        grouped = self._expected(node) < self.engine.group_seconds and self.retries > 0 and node.id not in self.tries
+        waits = self.stores.rules.limit is not None and self.stages[node.stage].disposable
+        return grouped and not waits and not self.stages[node.stage].together
+
+    def _waits_for_memory(self, node: Node, beside: Sequence[Node]) -> bool:
+        """Whether the node does not fit beside what runs; one that would not fit alone runs alone.
+
+        Those of the job that it would share run before or after it.
+        """
+        needed = self.memory.get(node.id, 0.0)
+        if self.engine.memory is None or not needed:
+            return False
+        names = [*self.flights, *(of.id for of in beside)]
+        taken = sum(self.memory.get(name, 0.0) for name in names)
+        return taken > 0 and taken + needed > self.engine.memory
 
     def _in_order(self) -> list[str]:
         """The nodes that are ready, the most urgent first."""
@@ -165,7 +222,7 @@ class Schedule:
 
         def urgency(name: str) -> tuple[bool, float, int]:
             makes_store = scarce and name in self.planner.readers  # readers first: they let a store go
-            return makes_store, -self.paths.get(name, 0.0), self._places[name]
+            return makes_store, -self._paths.get(name, 0.0), self._places[name]
 
         return sorted(self.ready, key=urgency)
 
@@ -184,20 +241,29 @@ class Schedule:
             there = False
             if source not in self.chosen:
                 raise ConfigError(f"{node.id}: cannot run before {source}, whose files were removed after use", ADVICE)
-            if source not in self.flights and len(self.flights) < self.engine.capacity:
+            if source not in self.flights and self._free() > 0:
                 log.info("%s: made again for %s, it was removed after use", source, node.id)
-                self._fly(self._by_id[source], remade=True)
+                self._fly([self._by_id[source]], remade=True)
         return there
 
-    def _fly(self, node: Node, *, remade: bool = False) -> None:
-        self.tries[node.id] = self.tries.get(node.id, 0) + 1
-        self.stores.held.add(node.id)
-        flight = self.flights[node.id] = Flight(node, Future(), remade)
+    def _fly(self, nodes: Sequence[Node], *, remade: bool = False) -> None:
+        """Begin a job of some nodes."""
+        self.jobs += 1
+        orders = []
+        for node in nodes:
+            if not remade:
+                self.progress.starts(node, self.ready.pop(node.id))
+            self.tries[node.id] = self.tries.get(node.id, 0) + 1
+            self.stores.held.add(node.id)
+            self.flights[node.id] = Flight(node, self.jobs, remade=remade)
+            orders.append((self.assign(node, remade, self.ahead.made), self.stages[node.stage]))
         try:
-            flight.future = self.engine.submit(self.assign(node, remade), self.stages[node.stage])
-        except BaseException:  # nobody is at it: there is nothing to wait for
-            del self.flights[node.id]
-            self.stores.held.discard(node.id)
+            for node, future in zip(nodes, self.engine.submit(orders), strict=True):
+                self.flights[node.id].future = future
+        except BaseException:  # nobody is at them: there is nothing to wait for
+            for node in nodes:
+                del self.flights[node.id]
+                self.stores.held.discard(node.id)
             raise
 
     # --- what came of it ------------------------------------------------------------------------------
@@ -211,6 +277,7 @@ class Schedule:
             self.stores.granted.pop(flight.node.id, None)
             self._landed(flight)
             self.stores.tidy()
+        self.ahead.look(flight.node for flight in self.flights.values())
         self._give_room()
 
     def _landed(self, flight: Flight) -> None:
@@ -235,6 +302,7 @@ class Schedule:
         step = self.planner.step(node)
         if step.state != "cached":
             return self._lost(flight, "what it published is not there")
+        self.ahead.check(node)
         self._end(node.id, "cached" if made.by_another else "done")
         if not made.by_another:
             self.progress.finished(node, made.seconds, self.planner.artifacts.path(node.id, str(step.key)))
@@ -286,20 +354,26 @@ class Schedule:
             self.flights.clear()
 
 
-def longest_paths(nodes: Sequence[Node], works: Mapping[str, Work], seconds: Mapping[str, float]) -> dict[str, float]:
-    """Expected seconds of the longest path that begins with each node.
+def expected_seconds(nodes: Sequence[Node], works: Mapping[str, Work], past: Mapping[str, float]) -> dict[str, float]:
+    """Seconds that each node is expected to take.
 
-    By the ``seconds`` that finished nodes took and the ``works`` of all; of kinds without a time by the operations that
-    are counted, at :data:`GUESSED_RATE`.
+    By the ``past`` seconds of finished nodes and the ``works`` of all; of kinds without a time by the operations that
+    are counted, at :data:`GUESSED_RATE`, or the numbers that they read, at :data:`GUESSED_READING`.
     """
-    measured = rates(seconds, works)
+    measured = rates(past, works)
     own: dict[str, float] = {}
     for node in nodes:
         kind, work = work_of(works, node.id)
-        own[node.id] = measured[kind] * work if kind in measured else max(1.0, work / GUESSED_RATE)
-    paths = dict(own)
-    for node in reversed(nodes):  # in order of execution: readers come after what they read
+        guessed = GUESSED_RATE if kind.partition(" ")[0] in COUNTED else GUESSED_READING
+        own[node.id] = measured[kind] * work if kind in measured else max(1.0, work / guessed)
+    return own
+
+
+def longest_paths(nodes: Sequence[Node], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of the longest path that begins with each of the ``nodes``, which are in order of execution."""
+    paths = {node.id: seconds.get(node.id, 0.0) for node in nodes}
+    for node in reversed(nodes):  # readers come after what they read
         for source in node.needs.values():
             if source in paths:
-                paths[source] = max(paths[source], own[source] + paths[node.id])
+                paths[source] = max(paths[source], seconds.get(source, 0.0) + paths[node.id])
     return paths

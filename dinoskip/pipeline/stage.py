@@ -121,6 +121,8 @@ class Stage:
     reads from an output all that stages of which it is an input take from it, where that is less than its files: an
     output that tells the same as the one before it has that one's hash for them, and does not make them run again.
     ``shows`` gives what the report shows of its outputs. ``order`` is the place of a plug-in's among those of plug-ins.
+    ``of_unfinished`` says by a node's settings and the folder that a training writes whether all that the node takes of
+    that is there, for good.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Stage:
     reads_stores: bool = True
     together: bool = False
     tells: Callable[[Path], object] | None = None
+    of_unfinished: Callable[[Any, Path], bool] | None = None
     command: Command | None = None
     shows: Callable[[ShownOf], Shown] | None = None
     order: int = LAST

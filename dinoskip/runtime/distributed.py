@@ -119,6 +119,11 @@ def is_main() -> bool:
     return _ranks()[0] == 0
 
 
+def rank_and_size() -> tuple[int, int]:
+    """This process's rank and how many torchrun or srun has started to work together; they need not have met."""
+    return _ranks()[:2]
+
+
 def _from_torchrun() -> tuple[int, int, int, Meeting]:
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]
     if missing:

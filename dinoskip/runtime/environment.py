@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import platform
@@ -10,7 +11,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +162,24 @@ def machine(device: str = "auto") -> str:
     threads = os.environ.get("OMP_NUM_THREADS") or available_cores()
     gpu = "" if device == "cpu" or visible_gpu() is None else ", GPU"
     return f"{names[0] if names else platform.machine()}, threads: {threads}{gpu}"
+
+
+COMMAND = "DINOSKIP_COMMAND"
+"""Environment variable with the command that this process and those that it starts belong to, as JSON."""
+
+
+def note_command(words: Sequence[str]) -> None:
+    """Note the command that runs from here on, and the folder in which it was given."""
+    with suppress(OSError):  # the folder is not there any more: nothing can be begun again in it
+        os.environ[COMMAND] = json.dumps({"command": list(words), "folder": os.getcwd()})
+
+
+def this_command() -> dict[str, Any]:
+    """``command`` (words) and ``folder`` of the command that runs; {} of a program of the user's."""
+    with suppress(ValueError):
+        noted = json.loads(os.environ.get(COMMAND, "{}"))
+        return noted if isinstance(noted, dict) else {}
+    return {}
 
 
 def describe() -> dict[str, str]:

@@ -133,9 +133,8 @@ class TaskInputs:
 
     ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, takes
     several norms or says that it needs it has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``.
-    ``multiscale`` are
-    blocks to be read together. ``context`` are fields of its rows, ``out`` the folder that it writes into:
-    ``rows.json`` at least.
+    ``multiscale`` are blocks to be read together, ``floor`` is the folder of its :class:`PixelFloor`, if it was made.
+    ``context`` are fields of its rows, ``out`` the folder that it writes into: ``rows.json`` at least.
     """
 
     settings: Any
@@ -151,6 +150,7 @@ class TaskInputs:
     seed: int = 0
     device: str = "auto"
     workers: int = 0
+    floor: Path | None = None
 
     @property
     def block_numbers(self) -> list[int]:
@@ -160,6 +160,32 @@ class TaskInputs:
         if beyond := [block for block in (*numbers, *(self.multiscale or ())) if block > depth]:
             raise ConfigError(f"block {beyond[0]} is beyond the {depth} blocks of {self.backbone.spec}")
         return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class FloorInputs:
+    """What a task is given to measure pixels without a network: its settings, labels and image sizes, both by role."""
+
+    settings: Any
+    labels: Mapping[str, Any]
+    transforms: Mapping[str, Any]
+    patch_size: int
+    out: Path
+    seed: int = 0
+    device: str = "auto"
+    workers: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PixelFloor:
+    """Baselines of pixels without a network, which are the same for all networks with patches of one size.
+
+    ``asked`` by these settings, ``make`` writes them into ``out``. :attr:`TaskInputs.floor` is that folder for those
+    that write rows; where it is None, or of other images, they make the baselines themselves.
+    """
+
+    asked: Callable[[Any], bool]
+    make: Callable[[FloorInputs], None]
 
 
 def _nothing(_: Any) -> dict[str, Any]:
@@ -207,6 +233,7 @@ class EvaluationTask:
         further: its other metrics, where they are not in percent or a lower one is better.
         spoken: what tables say before the metric where that alone does not tell the task.
         baselines: the rules that look at no image, whose rows stand beside.
+        floor: baselines of pixels, which several networks share; None: it has none.
         pictures: what it leaves for the gallery.
         block_pictures: what it leaves for the report, a picture a block.
         data_kind: the kind of data set that its command expects.
@@ -243,6 +270,7 @@ class EvaluationTask:
     further: tuple[TaskMetric, ...] = ()
     spoken: str = ""
     baselines: tuple[str, ...] = ()
+    floor: PixelFloor | None = None
     pictures: Pictures = ""
     block_pictures: BlockPictures | None = None
     data_kind: str = "voc"

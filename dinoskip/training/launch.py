@@ -44,6 +44,8 @@ class ClusterConfig(Config):
     mem: Word | None = Field(None, description="memory of a node, such as 200G")
     time: Time = Field("24:00:00", description="as sbatch takes it: minutes, h:mm:ss or d-hh:mm:ss")
     grace: int = Field(180, ge=10, le=3600, description="seconds before the end at which the job is told to save")
+    jobs: int = Field(8, ge=1, description="most jobs at once of a study that is spread (submit --spread)")
+    card: Word | None = Field(None, description="the GPUs, for `plan --cluster`: a100, h100, h200, l40s or 4090")
     max_requeues: int = Field(20, ge=0, description="times that a job which gets on is put back into the queue")
     setup: tuple[Line, ...] = Field((), description="shell lines before the run: modules, environment variables")
     sbatch: tuple[Line, ...] = Field((), description="more options of sbatch, such as --exclusive")

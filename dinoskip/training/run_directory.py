@@ -27,7 +27,7 @@ from dinoskip.io.locks import DirectoryLock, directory_lock
 from dinoskip.io.output import refuse_links_in
 from dinoskip.runtime.console import MetricsLog, log, read_metrics, visible
 from dinoskip.runtime.distributed import World, on_main
-from dinoskip.runtime.environment import describe
+from dinoskip.runtime.environment import describe, this_command
 from dinoskip.runtime.provenance import made
 from dinoskip.settings.config import flatten
 from dinoskip.settings.keys import with_defaults
@@ -240,7 +240,8 @@ def _claim(
             )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    write_json(path / "env.json", describe() | here | made())  # no date in checkpoints: equal runs, equal bytes
+    # no date in checkpoints: equal runs, equal bytes
+    write_json(path / "env.json", describe() | here | made() | this_command())
     sweep(path)
     return allowed
 

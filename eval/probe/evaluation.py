@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -14,8 +13,7 @@ from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.distributed import choose_device
 from dinoskip.settings.read_points import ReadAt, usual_norm
 from dinoskip.settings.tasks import TaskInputs
-from eval.labelled import LabelledTokens, places, token_cosine
-from eval.pixels import PIXEL_FEATURES, pixel_tokens
+from eval.labelled import LabelledTokens, token_cosine
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import (
     Norms,
@@ -28,6 +26,7 @@ from eval.probe.fit import (
     split_images,
     tokens_under_norms,
 )
+from eval.probe.floor import probes_of
 from eval.probe.live import LiveTokenLoader, RunningNorm
 from eval.probe.rows import publish
 
@@ -53,29 +52,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     fits = [fit_stored(train, val, groups, applied, config, seed, device) for seed in seeds]
     tokens = tokens_under_norms(val, keys_of(groups), applied, device)
     cosines = {key: token_cosine(x, device) for key, x in tokens.items() if x.shape[1] > 1}
-    floor = _pixel_probes(train, val, given, device) if config.pixels else {}
+    floor = probes_of(train, val, given) if config.pixels else {}
     return publish(given, fits, train, val, cosines, floor)
-
-
-def _pixel_probes(
-    train: LabelledTokens, val: LabelledTokens, given: TaskInputs, device: torch.device
-) -> dict[str, ProbeResult]:
-    """Probes of pixels without a network, by their name.
-
-    Fitted as those of blocks are, also at 3 and 10 times the highest learning rate: their channels are less alike.
-    """
-    config: ProbeConfig = given.settings
-    pairs = [(given.features[role], given.labels[role]) for role in ("train", "val")]
-    tokens = [pixel_tokens(part, places(store, part), store.transform, store.patch_size) for store, part in pairs]
-    rates = sorted({*config.learning_rates, *(times * max(config.learning_rates) for times in (3, 10))})
-    recipe = config.model_copy(update={"learning_rates": tuple(rates)})
-    by_name = {}
-    for name in PIXEL_FEATURES:
-        of_train, of_val = (
-            replace(data, tokens={1: pixels[name]}) for data, pixels in zip((train, val), tokens, strict=True)
-        )
-        (by_name[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, given.seed, device)
-    return by_name
 
 
 def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import IGNORE
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.results.rows import FIXED, HELD_OUT, Selection
 from dinoskip.runtime.console import Progress
 from dinoskip.runtime.distributed import choose_device
 from dinoskip.runtime.randomness import numpy_rng
@@ -74,6 +75,11 @@ class ProbeResult:
     def learning_rate(self) -> float:
         """Learning rate of the trial that was chosen on held-out images."""
         return self.trials[self.chosen][0]
+
+
+def selection_of(result: ProbeResult) -> Selection:
+    """How a probe's learning rate and weight decay were chosen."""
+    return HELD_OUT if len(result.trials) > 1 else FIXED
 
 
 def score_heads(

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from dinoskip.io.files import write_json
 from dinoskip.results.records import RecordedRow, write_recorded_rows
-from dinoskip.results.rows import FIXED, HELD_OUT, ON_VALIDATION, SHOWN, EvalResult, Selection
+from dinoskip.results.rows import ON_VALIDATION, SHOWN, EvalResult
 from dinoskip.settings.read_points import ReadAt
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.labelled import Key, LabelledTokens
 from eval.probe.config import ProbeConfig
-from eval.probe.fit import ProbeResult
+from eval.probe.fit import ProbeResult, selection_of
+from eval.probe.floor import PixelProbe
 from eval.probe.heads import save_heads
 from eval.rows import log_best, miou_row, row_like, rows_of_seeds, segmentation_rows
 
@@ -30,7 +31,7 @@ def publish(
     train: LabelledTokens,
     val: LabelledTokens,
     cosines: Mapping[Key, float] = MappingProxyType({}),
-    pixels: Mapping[str, ProbeResult] = MappingProxyType({}),
+    pixels: Mapping[str, PixelProbe] = MappingProxyType({}),
 ) -> list[EvalResult]:
     """Write heads, ``probes.json``, ``rows.json`` and ``records.npz`` of one fit a seed; return the rows.
 
@@ -62,7 +63,7 @@ def publish(
     areas = majority_areas(train.pixels_per_image(), val.pixels_per_image())
     recorded.append(miou_row(first.baseline("majority class", 0.0), areas))
     for name, result in pixels.items():
-        rule = replace(first.baseline(name, 0.0), selected=_selected(result))
+        rule = replace(first.baseline(name, 0.0), selected=result.selected)
         recorded.append(miou_row(rule, result.areas))
     return write_recorded_rows(given.out, read["val"].ids, recorded)
 
@@ -94,18 +95,13 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
-def _selected(result: ProbeResult) -> Selection:
-    """Return how the learning rate and weight decay of ``result`` were chosen."""
-    return HELD_OUT if len(result.trials) > 1 else FIXED
-
-
 def _rows(result: ProbeResult, template: EvalResult, cosines: Mapping[Key, float]) -> list[RecordedRow]:
     """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
     if " " in result.norm:  # the facet of stored features is the template's
         template = replace(template, facet=ReadAt.parse(result.norm).facet)
     template = replace(template, block=result.name, norm=ReadAt.parse(result.norm).of)
     shown = replace(template, value=100 * result.best_scores.miou, note=ON_VALIDATION, selected=SHOWN)
-    template = replace(template, selected=_selected(result))
+    template = replace(template, selected=selection_of(result))
     miou, *others = segmentation_rows(template, result.areas)
     miou = replace(miou, row=replace(miou.row, heldout=100 * result.heldout[result.chosen]))
     of_blocks = [cosines[result.norm, block] for block in result.blocks if (result.norm, block) in cosines]

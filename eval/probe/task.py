@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.settings.fields import READ_AT, Facets, Names
-from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric, TaskOption
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, PixelFloor, TaskMetric, TaskOption
 from eval import probe
 from eval.probe.config import ProbeConfig
 from eval.protocols import protocol_option
@@ -53,6 +53,7 @@ TASK = EvaluationTask(
     evaluate=lambda given: probe.evaluate(given),
     headline=TaskMetric("mIoU", order=0),
     baselines=("majority class",),
+    floor=PixelFloor(lambda section: section.pixels, lambda given: probe.make_floor(given)),
     look={"protocol": "fast", "size": 224},
     pictures="heads",
     hub="image-segmentation",

@@ -27,14 +27,16 @@ from eval.baselines import BOXES, full_image
 from eval.coco_results import coco_result, in_pixels, without_misses
 from eval.discovery import is_hit
 from eval.labelled import NamedImages, places
+from eval.resumed import degeneracy
 from eval.rows import hits_row, row_like
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
+from eval.tokencut.floor import cuts_of
 from eval.tokencut.heads import HeadBoxes
 from eval.tokencut.overlays import overlay
 from eval.tokencut.positions import take_out_positions
 from eval.tokencut.results import CutResults
-from eval.tokencut.store import CutRule, ImageCuts, cut_pixels, cut_store, shares_without_cut
+from eval.tokencut.store import CutRule, ImageCuts, cut_store
 
 T = TypeVar("T")
 
@@ -99,7 +101,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         _write_coco(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], given.out / "overlays")
-    recorded += _baseline_rows(recorded[0].row, store, dataset, place, truth, config, given.workers)
+    recorded += _baseline_rows(recorded[0].row, given, store, dataset, place, truth)
     results.files.finish()
     return write_recorded_rows(given.out, store.ids, recorded)
 
@@ -124,12 +126,11 @@ def _by_heads(
 
 def _baseline_rows(
     template: EvalResult,
+    given: TaskInputs,
     store: FeatureSet,
     dataset: BoxDataset,
     place: Sequence[int],
     truth: Sequence[np.ndarray],
-    config: TokenCutConfig,
-    workers: int,
 ) -> list[RecordedRow]:
     """Rows of boxes without a network: of rules and, if asked for, of pixels by the first tau, as they are."""
     sizes = [store.image_size(i) for i in range(len(place))]
@@ -139,14 +140,16 @@ def _baseline_rows(
         )
         for name, rule in BOXES.items()
     ]
-    if not config.pixels:
+    if not given.settings.pixels:
         return rows
-    for name, cuts in cut_pixels(dataset, place, store, config.tau[0], config.eps, workers).items():
+    for name, cuts in cuts_of(given, store, dataset, place).items():
         hits = [
-            is_hit(full_image(*size) if image is None else to_pixels(image.box, store.patch_size, size), boxes)
-            for image, size, boxes in zip(cuts, sizes, truth, strict=True)
+            is_hit(to_pixels(box, store.patch_size, size) if any(box) else full_image(*size), boxes)
+            for box, size, boxes in zip(cuts.boxes.tolist(), sizes, truth, strict=True)
         ]
-        rows.append(hits_row(replace(template.baseline(name, 0.0), **shares_without_cut(cuts)), hits))
+        degenerate, complete, ambiguous = cuts.flags
+        shares = degeneracy(degenerate, complete, ambiguous=ambiguous)
+        rows.append(hits_row(replace(template.baseline(name, 0.0), **shares), hits))
     return rows
 
 

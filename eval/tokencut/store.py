@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, FeatureStore
-from eval.pixels import NamedFiles, pixel_tokens
+from eval.pixels import NamedFiles, PixelSizes, pixel_tokens
 from eval.resumed import degeneracy
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 from eval.tokencut.graph import centred, lengths, mean_cosine, normalise, similarities
@@ -56,7 +56,7 @@ class CutRule:
 
 
 def cut_pixels(
-    dataset: NamedFiles, places: Sequence[int], features: FeatureSet, tau: float, eps: float, workers: int
+    dataset: NamedFiles, places: Sequence[int], features: FeatureSet | PixelSizes, tau: float, eps: float, workers: int
 ) -> dict[str, list[TokenCut | None]]:
     """Cuts of every image by its pixels alone, sized as ``features``, standardised; None of under 3 tokens."""
     by_name = {}

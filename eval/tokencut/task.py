@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dinoskip.settings.cut_protocols import CutProtocol
 from dinoskip.settings.fields import READ_AT, Facets, Names
-from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, PixelFloor, TaskMetric
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.memory import peak_bytes
@@ -49,6 +49,7 @@ TASK = EvaluationTask(
     evaluate=lambda given: tokencut.evaluate(given),
     headline=TaskMetric("CorLoc", order=1),
     baselines=("full image", "centre box"),
+    floor=PixelFloor(lambda section: section.pixels, lambda given: tokencut.make_floor(given)),
     look={},
     hub="object-detection",
     pairwise=True,

@@ -16,6 +16,7 @@ from tests.helpers.documented import PAGES, ROOT, Command, commands, make_place,
 SUITE = "runs tests or the demo for minutes to hours, in an environment that it makes"
 NETWORK = "needs a network"
 GPUS = "one process a GPU, eight; two on a CPU: tests/runtime/test_distributed.py, tests/training/test_launch.py"
+SPREAD = "needs SLURM and submitit; tests/pipeline/test_other_engines.py has a pretended SLURM that runs jobs"
 QUICK = "a minute of training; tests/pipeline/test_shipped.py runs configs/quick.yaml, small"
 ARCHIVES = "needs the published archives; tests/data/sets/test_prepare.py unpacks small ones"
 NOT_RUN = {
@@ -32,6 +33,11 @@ NOT_RUN = {
     "hf upload USER/NAME FOLDER": f"{NETWORK} and an account",
     "dinoskip demo --quick": QUICK,
     "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --nodes 2": GPUS,
+    "pip install '.[slurm]'": NETWORK,
+    "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --spread --dry-run": SPREAD,
+    "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --spread --detach": SPREAD,
+    "dinoskip run photos.yaml run.executor=engines:workers run.workers=2":
+        "needs dask.distributed; tests/pipeline/test_other_engines.py runs the example where it is installed",
     "dinoskip features convert features rows --to huggingface":
         "needs pyarrow, which dev has not; tests/features/test_convert.py where it is installed",
     "dinoskip models show hub:./dinov2:dinov2_vits14,file=dinov2_vits14_pretrain.pth":

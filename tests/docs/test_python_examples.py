@@ -42,6 +42,7 @@ STAND_INS = {
 """What each page's examples are run with, in place of what they say: no downloads, small networks."""
 ELSEWHERE = {
     "docs/change_a_loss.md": "tests/docs/test_change_a_loss.py",
+    "docs/cluster.md": "tests/pipeline/test_other_engines.py",
     "docs/extending.md": "tests/house/test_extending.py",
     "docs/features.md": "tests/features/test_export.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",

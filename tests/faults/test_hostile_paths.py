@@ -42,7 +42,7 @@ DATA = {"--data", "PHOTOS"}
 GOOD = {
     "demo": [], "init-study": ["new"], "look": [NETWORK, "--data", "PHOTOS", "--out", "NEW"],
     "cuts": [NETWORK, "PHOTO", "--out", "NEW.png"], "run": ["STUDY"], "plan": ["STUDY"], "status": ["STUDY"],
-    "report": ["STUDY"], "gc": ["STUDY"], "logs": ["STUDY"],
+    "report": ["STUDY"], "gc": ["STUDY"], "logs": ["STUDY"], "resume": ["EMPTY"],
     "rehearse": ["STUDY", "--out", "NEW"], "settings": ["probe"],
     "pretrain": ["--data", "PHOTOS", "--out", "NEW", "pretrain.epochs=1"],
     "supervise": ["--data", "CLASSES", "--out", "NEW"], "submit": ["--dry-run", "run", "STUDY"], "requeue": ["NEW"],

@@ -132,6 +132,7 @@ def smaller(command: Command, before: list[Command]) -> list[str]:
         extra = ["evaluate.probe.size=48", "evaluate.probe.iterations=2", "evaluate.probe.stride=48"]
     if words[0] == "submit" or (words[0] == "run" and "configs/paper" in text):
         extra = ["--dry-run"]  # a cluster; studies that tests/pipeline/test_shipped.py runs
+        extra += ["pretrain.batch_size=16"] if words[0] == "submit" and "--data" in words else []  # few images
     if words[0] == "rehearse":  # shipped ones are in tests/pipeline/test_shipped.py
         words[1] = "study.yaml"
     if words[:3] == ["init-study", "NAME", "train"]:  # two pages write one file

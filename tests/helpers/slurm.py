@@ -51,3 +51,31 @@ class Slurm:
         log = self.folder / "calls.jsonl"
         lines = map(json.loads, log.read_text().splitlines()) if log.exists() else []
         return [line[1:] for line in lines if line[0] == program]
+
+
+class RunningSlurm:
+    """A SLURM in ``folder`` that runs what it is given: sbatch with arrays, srun with ranks, sacct and scancel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name in ("sbatch", "srun", "sacct", "scancel"):
+            path = folder / name
+            beside = str(Path(__file__).parent)
+            lines = [f"#!{sys.executable}", "import sys", f"sys.path.append({beside!r})"]
+            lines += [f"from running_slurm import {name}", f"sys.exit({name}({str(folder)!r}, sys.argv[1:]))"]
+            path.write_text("\n".join(lines))
+            path.chmod(0o755)
+        self.path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+    def jobs(self) -> dict[str, str]:
+        """The state of every job so far."""
+        return {path.stem: json.loads(path.read_text())["state"] for path in sorted(self.folder.glob("*_*.json"))}
+
+    def arrays(self) -> list[str]:
+        """What each script asked for as its array, "" for none."""
+        found = []
+        for path in sorted(self.folder.glob("script-*")):
+            lines = [line for line in path.read_text().splitlines() if line.startswith("#SBATCH --array=")]
+            found.append(lines[0].partition("=")[2] if lines else "")
+        return found

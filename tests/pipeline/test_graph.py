@@ -98,7 +98,7 @@ def test_plan_says_why(tmp_path: Path) -> None:
     counter = Counter()
     first = Runner(tmp_path, nodes(1), counter.table())
     assert [(step.state, step.reason) for step in first.plan()] == [
-        ("run", "never run"), ("blocked", "after one"), ("blocked", "after two"),
+        ("run", "never run"), ("waiting", "after one"), ("waiting", "after two"),
     ]  # fmt: skip
     first.run(everything(first))
     changed = Runner(tmp_path, nodes(2, {"deep": [1]}), counter.table()).plan()

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.errors import DataError, DinoskipError
+from dinoskip.cli import read_words, studies
+from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.io.files import MANIFEST, read_manifest, write_text
 from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, named_function, places
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.runner import Runner, Spread
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
+from tests.helpers.study import TINY
 
 SIZE = 600_000
 
@@ -108,3 +110,30 @@ def test_an_executor_by_name(tmp_path: Path) -> None:
     assert len(hashes(tmp_path)) == 7
     with pytest.raises(DinoskipError, match=r"run\.executor"):
         named_function("dinoskip:none")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "words", "workers"),
+    [
+        ("", "auto", [], None), ("7", "auto", [], None), ("0 1 2", "auto", [], 3), ("0 1 2", "cpu", [], None),
+        ("0 1 2", "auto", ["--jobs", "2"], 2), ("", "cpu", ["--jobs", "2"], 2),
+    ],
+)  # fmt: skip
+def test_as_many_workers_as_gpus(
+    gpus: str, device: str, words: list[str], workers: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "visible_gpus", lambda: gpus.split())
+    write_text(tmp_path / "study.yaml", TINY + f"output: {tmp_path / 'runs'}\n")
+    args = read_words(["run", str(tmp_path / "study.yaml"), "--device", device, *words])
+    study, _, runner = studies.opened(args)
+    made = studies.workers_of(args, study, runner)
+    assert (None if made is None else made().engine.capacity) == workers
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    if words:
+        with pytest.raises(ConfigError, match="several ranks"):
+            studies.workers_of(args, study, runner)
+    else:
+        assert studies.workers_of(args, study, runner) is None, "its ranks share the work"

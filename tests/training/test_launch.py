@@ -17,6 +17,7 @@ from dinoskip.settings.config import RawConfig, read_yaml, validate
 from dinoskip.training.launch import ClusterConfig, folder_of, run_tool, script, submit
 from tests.helpers.slurm import Slurm
 from tests.helpers.study import TINY
+from tests.helpers.tiny import make_images
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +44,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.yaml").write_text(TINY)
+    for name in ("photos", "my photos"):
+        for label in "ab":
+            make_images(tmp_path / name / label, 4)
     return tmp_path / "study.yaml"
 
 
@@ -138,11 +142,11 @@ def test_submit_of_one_pretraining_run_and_dry_run(
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        ("pretrain --data photos model.skip=false {} --out runs/one", ""),
-        ("{} model.skip=false --data photos --out runs/one", "pretrain"),
-        ("supervise study.yaml --out runs/one {} --data photos", ""),
-        ("eval probe timm:x --out runs/one --data d {} --seeds 3", ""),
-        ("features export timm:x --out runs/one --data d {}", ""),
+        ("pretrain --data photos pretrain.batch_size=8 {} --out runs/one", ""),
+        ("{} pretrain.batch_size=8 --data photos --out runs/one", "pretrain"),
+        ("supervise study.yaml --out runs/one supervise.batch_size=8 {} --data photos", ""),
+        ("eval probe timm:x --out runs/one --data photos {} --seeds 3", ""),
+        ("features export timm:x --out runs/one --data photos {}", ""),
     ],
 )
 def test_any_command_that_computes(
@@ -186,7 +190,12 @@ def code_of(*arguments: str) -> object:
         (["study.yaml", "--data", "x"], "the following arguments are required: --out"),
         (["study.yaml", "--nodes", "3", "--gpus-per-node=8"], "4 cannot be shared by 24 processes"),
         (["run", "study.yaml", "--nodes", "none"], "command line: nodes: "),
-        (["supervise", "--data", "x", "--out", "y", "supervise.batch_size=7", "--nodes", "2"], "7 cannot be"),
+        (["supervise", "--data", "photos", "--out", "y", "supervise.batch_size=7", "--nodes", "2"], "7 cannot be"),
+        (["pretrain", "--data", "photos", "--out", "y"], "1024 are more than the 8 images of photos"),
+        (["supervise", "--data", "photos", "--out", "y"], "are more than the 8 images of photos"),
+        (["study.yaml", "pretrain.batch_size=64"], "64 are more than the 8 images of scenes"),
+        (["study.yaml", "--detach"], "--detach: is of --spread"),
+        (["pretrain", "--data", "photos", "--out", "y", "--spread"], "--spread: only a study"),
         (["pretrian", "--data", "x"], "'pretrian' is no command: did you mean pretrain?"),
         (["models", "list"], "submit: dinoskip models list has no --out here"),
         (["report", "study.yaml"], "submit: dinoskip report has no --out here"),
@@ -202,6 +211,17 @@ def test_what_cannot_run_is_not_submitted(
     Path("cluster.yaml").write_text("nodes: 3\ngpus_per_node: 8\n")
     assert code_of("submit", *arguments) == 2
     assert message in capsys.readouterr().err
+    assert slurm.calls("sbatch") == []
+
+
+def test_what_needs_data_that_are_not_there_is_not_submitted(
+    study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("submit", "pretrain", "--data", "none", "--out", "runs/one") == 3
+    assert "--data none: no such file or folder" in capsys.readouterr().err
+    study.write_text(TINY.replace("{kind: scenes, images: 16, size: 64, val_fraction: 0.5}", "{kind: voc, root: none}"))
+    assert code_of("submit", "study.yaml") == 3
+    assert "none" in capsys.readouterr().err
     assert slurm.calls("sbatch") == []
 
 

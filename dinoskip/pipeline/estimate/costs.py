@@ -102,21 +102,31 @@ def _trained(
     model, optimizer = variant.model, variant.optimizer
     assert model is not None
     assert optimizer is not None
-    runs = 1
     if node.stage == "sweep":
-        section = study.section(SweepSection)
-        recipe, runs = type(recipe).model_validate(short_recipe(dump(recipe), section)), len(section.lr)
-    parameters, copies, use, classes = vit_parameters(model), 1, "classes", 0
+        recipe = type(recipe).model_validate(short_recipe(dump(recipe), study.section(SweepSection)))
+    parameters, copies, classes = vit_parameters(model), 1, 0
     if isinstance(recipe, PretrainSection):
         step_cost = recipe.cost(model)
-        parameters, copies, use = parameters + step_cost.head, step_cost.networks, "pretraining"
+        parameters, copies = parameters + step_cost.head, step_cost.networks
     else:
         classes = images.classes(recipe.dataset)
-    seen = images.count(recipe.dataset, "train", use) // recipe.batch_size * recipe.epochs * recipe.batch_size
-    flop = float(image_flops(model, recipe, classes)) * seen * runs
+    seen, _ = trained_images(images, study, sweep=node.stage == "sweep")
+    flop = float(image_flops(model, recipe, classes)) * seen
     checkpoint = parameters * (4.0 * copies + optimizer.state_bytes)  # float32 has 4 bytes
     disk = 0.0 if node.stage == "sweep" else checkpoint * (len(recipe.keep_epochs) + 1)
     return Cost(node.stage, node.variant, flop, disk, work=flop, kind=f"{node.stage} {optimizer.name}")
+
+
+def trained_images(images: StudyImages, study: StudyBase, *, sweep: bool) -> tuple[int, int]:
+    """How many images a training of the study sees, or all short ones of a sweep together, and its batch."""
+    recipe, runs = recipe_of(study), 1
+    assert recipe is not None
+    if sweep:
+        section = study.section(SweepSection)
+        recipe, runs = type(recipe).model_validate(short_recipe(dump(recipe), section)), len(section.lr)
+    use = "pretraining" if isinstance(recipe, PretrainSection) else "classes"
+    seen = images.count(recipe.dataset, "train", use) // recipe.batch_size * recipe.epochs * recipe.batch_size
+    return seen * runs, recipe.batch_size
 
 
 def _evaluated(node: Node, reckoned: StudyWork) -> Cost:

@@ -11,7 +11,7 @@ from dinoskip.pipeline.stages.tasks import stage_of
 from dinoskip.plugins import Table
 from dinoskip.settings.tasks import TASKS
 
-BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features")
+BEFORE = ("data", "calibrate", "sweep", "pretrain", "supervise", "accuracy", "weights", "features", "pixels")
 AFTER = ("gallery", "report")
 ADDED: Mapping[str, Stage] = Table("stages", {}, Stage)
 """Stages of plug-ins, which come after the tasks."""

@@ -22,7 +22,7 @@ from dinoskip.pipeline.stage import (
     quarters,
     whole_patches,
 )
-from dinoskip.pipeline.stages import data, features
+from dinoskip.pipeline.stages import data, features, pixels
 from dinoskip.pipeline.stages.inputs import open_backbone, open_features, open_split
 from dinoskip.pipeline.stages.settings import FeatureSettings, StudySettings, TaskSettings
 from dinoskip.settings.read_points import usual_norm
@@ -155,6 +155,7 @@ def _add_node(
             contents.append(("images", record.label, ask.split))
         else:
             inputs[ask.role] = features.of_split(nodes, model, name, wanted)
+    inputs |= pixels.of_task(record, nodes, model, name, section)
     of_study: dict[str, Any] = {
         "seed": nodes.study.seed,
         "multiscale": nodes.multiscale(model.variant),
@@ -233,6 +234,7 @@ def run(of: Task) -> None:
                 seed=settings.study.seed,
                 device=of.device,
                 workers=of.workers,
+                floor=of.inputs.get("floor") if len(parts) == 1 else None,
             )
         )
     if len(parts) > 1:

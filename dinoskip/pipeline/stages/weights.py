@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from dinoskip.errors import DinoskipError
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
@@ -81,15 +83,31 @@ def run(task: Task) -> None:
     """Copy the exported weights of the checkpoint, or those of the start, or build the network before training."""
     from dinoskip.init.build import build_model  # torch
     from dinoskip.models.export import save_weights
-    from dinoskip.training.checkpoint import of_epoch
 
     settings, out, start = task.settings, task.out / WEIGHTS, start_file(task)
     if isinstance(settings, CheckpointSettings):
-        shutil.copyfile(exported_weights(of_epoch(task.inputs["run"], settings.epoch)), out)
+        shutil.copyfile(exported_weights(_checkpoint(task.inputs["run"], settings.epoch)), out)
     elif start is not None:
         shutil.copyfile(start, out)
     else:
         save_weights(out, build_model(settings.model, settings.seed).state_dict(), settings.model, {"epoch": 0})
 
 
-STAGE = Stage("weights", run, add_nodes, check=check)
+def _checkpoint(run: Path, epoch: int) -> Path:
+    from dinoskip.training.checkpoint import of_epoch  # torch
+
+    return of_epoch(run, epoch)
+
+
+def checkpoint_is_there(settings: CheckpointSettings | UntrainedSettings, run: Path) -> bool:
+    """Whether a training that goes on in the folder ``run`` has published the checkpoint, whole."""
+    if not isinstance(settings, CheckpointSettings):
+        return False
+    try:
+        _checkpoint(run, settings.epoch)
+    except (DinoskipError, OSError):
+        return False
+    return True
+
+
+STAGE = Stage("weights", run, add_nodes, check=check, of_unfinished=checkpoint_is_there)

@@ -12,16 +12,19 @@ from PIL import Image
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
-from dinoskip.io.files import read_json
+from dinoskip.io.files import read_json, write_json
+from dinoskip.io.output import own_folder
 from dinoskip.models import Backbone
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
 from dinoskip.results.statistics import score
+from dinoskip.settings.tasks import FloorInputs
 from eval.labelled import LabelledTokens, TokensUnderNorm
 from eval.metrics import ConfusionMatrix
-from eval.probe import ProbeConfig
+from eval.probe import ProbeConfig, make_floor
 from eval.probe.heads import load_heads, predict
+from tests.helpers.folders import contents
 from tests.helpers.tasks import evaluation_of
 from tests.helpers.tiny_vit import tiny_vit
 
@@ -238,6 +241,20 @@ def test_pixels_are_baselines_and_change_no_other_row(sets: dict, tmp_path: Path
     assert colours.low <= colours.value <= (colours.high or 0)
     assert colours.value > 80  # bright and dark squares: colour is the class
     assert (tmp_path / "True" / "records.npz").is_file()
+
+
+def test_pixels_that_were_fitted_before_give_the_same_bytes(sets: dict, tmp_path: Path) -> None:
+    (train_store, train_set), (val_store, val_set) = sets["train"], sets["val"]
+    config = ProbeConfig(epochs=3, learning_rates=(1e-3, 1e-2), batch_size=4, pixels=True)
+    made, other = tmp_path / "made", tmp_path / "other"
+    labels = {"train": train_set, "val": val_set}
+    transforms = dict.fromkeys(labels, train_store.transform)
+    make_floor(FloorInputs(config, labels, transforms, train_store.patch_size, own_folder(made), device="cpu"))
+    write_json(own_folder(other) / "floor.json", {"ids": {"train": [], "val": list(val_store.ids)}})
+    for name, floor in (("own", None), ("read", made), ("of other images", other)):
+        given = (train_store, val_store, train_set, val_set, tmp_path / name, config, {"model": "tiny"})
+        evaluate(*given, device="cpu", floor=floor)
+    assert contents(tmp_path / "own") == contents(tmp_path / "read") == contents(tmp_path / "of other images")
 
 
 def test_pixels_are_of_whole_images() -> None:

@@ -22,15 +22,17 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.features.transform import Normalise
 from dinoskip.io.images import read_image
+from dinoskip.io.output import own_folder
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
 from dinoskip.results.statistics import clopper_pearson
 from dinoskip.runtime.arithmetic import kernels
+from dinoskip.settings.tasks import FloorInputs
 from eval.coco_results import coco_image_id
 from eval.discovery import is_hit
 from eval.pixels import pixel_tokens
-from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
+from eval.tokencut import TokenCut, TokenCutConfig, make_floor, to_pixels, tokencut
 from eval.tokencut.config import ObjectDinoConfig
 from eval.tokencut.heads import HeadBoxes
 from eval.tokencut.lost import lost
@@ -413,6 +415,14 @@ def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureSt
     shares = [np.mean([getattr(cut, name) for cut in cuts]) for name in ("degenerate", "complete", "ambiguous")]
     assert [rows[-2].degenerate, rows[-2].complete, rows[-2].ambiguous] == shares
     assert rows[-2].token_cosine is None
+
+
+def test_pixels_that_were_cut_before_give_the_same_bytes(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    config, made = TokenCutConfig(pixels=True), own_folder(tmp_path / "made")
+    make_floor(FloorInputs(config, {"store": dataset}, {"store": store.transform}, store.patch_size, made, workers=1))
+    for name, floor in (("own", None), ("read", made)):
+        evaluate(store, dataset, tmp_path / name, config, {"model": "tiny"}, floor=floor)
+    assert contents(tmp_path / "own") == contents(tmp_path / "read")
 
 
 def test_object_dino_stands_beside_tokencut(

@@ -79,7 +79,7 @@ def test_its_data_is_composed_before(tmp_path: Path) -> None:
     assert states["data/other"].state == "run"
     planner.outputs["data/scenes"] = "hash"
     step = planner.step(next(node for node in nodes if node.stage == "pretrain"))
-    assert (step.state, step.reason) == ("blocked", "after data/other")
+    assert (step.state, step.reason) == ("waiting", "after data/other")
 
 
 def test_a_study_measures_draws_and_does_not_train_again_to_measure(

@@ -1,0 +1,141 @@
+"""How long a study takes on so many GPUs: seconds of each node on a card, and a greedy schedule of them.
+
+Trainings and passes over images take their operations / the rate that the card reaches
+(:mod:`dinoskip.pipeline.estimate.cards`), a training on several GPUs its share of them; on top come SOAP's products and
+decompositions, reading of images, cuts of graphs and probes. Cuts and reading are as measured (docs/measured.md), the
+others are operations that are counted. Nothing is in it of queues, of starting processes and of exchange between GPUs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dinoskip import optim
+from dinoskip.pipeline.estimate.cards import CARDS
+from dinoskip.pipeline.estimate.costs import Cost, trained_images
+from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.scheduling import longest_paths
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stages.settings import TaskSettings
+from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.pipeline.variants import Variant
+
+CUT, CUT_TOKEN = 0.09e-3, 0.84e-6
+"""Seconds of a cut at one block on an H100: 1,331 images/s of 784 tokens and 607 of 1,850 (2026-11-27) on one line."""
+READ = 416.0
+"""JPEG images that one core decodes and resizes a second, beside an H100 (2026-11-27); all cores of a job read."""
+READ_MOST = 1543.0  # of 16 cores there
+CLASSES = 150  # that a probe tells apart: ADE20K's; others have fewer, of which its time depends less than on reading
+OTHER = 30.0  # seconds of a node of which nothing is counted: to begin, to open what it reads, to write
+OPTIMIZER_SHARE = 0.6  # of the float32 peak that products of float32 matrices reach, as in benchmarks/scaling.py
+QR = 1e12  # operations a second of a QR decomposition of matrices of side 384 to 3,072 on an H100
+
+
+def node_seconds(
+    images: StudyImages, study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node],
+    every_cost: Sequence[Cost], card: str, *, ranks: int, cores: int,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds of every node on a card of :data:`CARDS`; trainings have ``ranks`` of them, a rank ``cores``."""
+    reckoned, by_name = StudyWork(images, variants, nodes), {variant.name: variant for variant in variants}
+    swept = {variant.sweep: variant for variant in reversed(variants)}
+    seconds = {}
+    for node, cost in zip(nodes, every_cost, strict=True):
+        if node.stage in {"pretrain", "supervise", "sweep"}:
+            variant = swept[node.id] if node.stage == "sweep" else by_name[node.variant]
+            spent = cost.hours(card) * 3600 / ranks + _optimizer(images, study, variant, card, ranks, node.stage)
+        else:
+            reading = cost.images / min(READ * cores, READ_MOST)
+            spent = OTHER + max(cost.hours(card) * 3600, reading) + _measuring(node, reckoned, card)
+        seconds[node.id] = spent
+    return seconds
+
+
+def _measuring(node: Node, reckoned: StudyWork, card: str) -> float:
+    """Cuts of graphs, or fits of heads, after the features are there."""
+    settings, memory = node.settings, CARDS["h100"].memory / CARDS[card].memory
+    if not isinstance(settings, TaskSettings):
+        return 0.0
+    read = reckoned.read(node)
+    if settings.record.pairwise:
+        cuts = sum(part.images * part.blocks * (CUT + CUT_TOKEN * part.tokens) for part in read)
+        return cuts * memory * max(1, len(getattr(settings.section, "tau", ())))
+    epochs, rates = getattr(settings.section, "epochs", 0), getattr(settings.section, "learning_rates", ())
+    if not epochs or not read:
+        return 0.0
+    flop = 6.0 * read[0].values * CLASSES * len(rates) * epochs  # forward, and the gradients of heads and of features
+    return flop * getattr(settings.section, "seeds", 1) / (CARDS[card].reached("tf32") * 1e12)
+
+
+def _optimizer(images: StudyImages, study: StudyBase, variant: Variant, card: str, ranks: int, stage: str) -> float:
+    """Seconds of a training that an optimizer with matrices takes for its own products: of the rank that owns most."""
+    recipe, model, config = recipe_of(study), variant.model, variant.optimizer
+    if recipe is None or model is None or config is None:
+        return 0.0
+    given: Any = recipe
+    dims = ("out_dim", "hidden_dim", "bottleneck_dim")
+    head = (given.out_dim, given.hidden_dim, given.bottleneck_dim) if all(hasattr(given, d) for d in dims) else None
+    shares = optim.shares_on_paper(model, config, ranks, head)
+    if not shares:
+        return 0.0
+    fp32 = CARDS[card].fp32 * 1e12 * OPTIMIZER_SHARE
+    rotations = CARDS[card].tf32 * 1e12 * OPTIMIZER_SHARE if getattr(config, "tf32", False) else fp32
+    of_card = CARDS[card].memory / CARDS["h100"].memory
+    step = max(
+        share.rotation_flops / rotations + share.exact_flops / fp32 + share.decomposition_flops / (QR * of_card)
+        for share in shares
+    )
+    seen, batch = trained_images(images, study, sweep=stage == "sweep")
+    return step * seen / batch
+
+
+@dataclass(frozen=True)
+class WallTime:
+    """A schedule: ``seconds`` from its begin to its end, when each node begins, and GPU seconds of work in all."""
+
+    seconds: float
+    begins: Mapping[str, float]
+    busy: float
+    workers: int
+
+    @property
+    def idle(self) -> float:
+        """The share of all workers' time in which they have nothing to do."""
+        return 1 - self.busy / (self.seconds * self.workers) if self.seconds else 0.0
+
+
+def greedy(
+    nodes: Sequence[Node], seconds: Mapping[str, float], workers: int, width: Callable[[Node], int] = lambda _: 1,
+    cached: Collection[str] = (),
+) -> WallTime:  # fmt: skip
+    """Give every node that is ready to workers that are free, the longest path first, as a spread run does.
+
+    ``width`` is how many workers a node takes at once, at most all; one that does not fit yet lets shorter ones pass.
+    ``cached`` nodes take no time.
+    """
+    left = {node.id: node for node in nodes if node.id not in cached}
+    paths, done = longest_paths(nodes, seconds), set(cached)
+    begins: dict[str, float] = {}
+    running: list[tuple[float, str]] = []
+    now, free, busy = 0.0, workers, 0.0
+    while left or running:
+        ready = [
+            node
+            for node in left.values()
+            if all(source in done or source not in paths for source in node.needs.values())
+        ]
+        for node in sorted(ready, key=lambda node: -paths[node.id]):
+            wide = min(width(node), workers)
+            if wide <= free:
+                free -= wide
+                busy += wide * seconds[node.id]
+                begins[node.id] = now
+                heapq.heappush(running, (now + seconds[node.id], node.id))
+                del left[node.id]
+        now, ended = heapq.heappop(running)
+        done.add(ended)
+        free += min(width(next(node for node in nodes if node.id == ended)), workers)
+    return WallTime(now, begins, busy, workers)
