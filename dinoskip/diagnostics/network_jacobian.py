@@ -133,7 +133,7 @@ def _exact(network: Backbone, index: int, tokens: Tensor, context: Any) -> tuple
     for module in filter(None, _sublayers(network, index)):
         output, weights = _output(network, index, tokens, context, [module])
         rows = []
-        for basis in torch.eye(output.numel(), dtype=output.dtype, device=output.device).split(_CHUNK):
+        for basis in torch.split(torch.eye(output.numel(), dtype=output.dtype, device=output.device), _CHUNK):
             given = torch.autograd.grad(
                 output, weights, basis.view(-1, *output.shape), retain_graph=True, is_grads_batched=True
             )
@@ -159,7 +159,7 @@ def _bracketed(network: Backbone, index: int, tokens: Tensor, context: Any, step
 
     def product(v: Tensor) -> Tensor:
         sizes = [weight.numel() for weight in weights]
-        parts = [part.view_as(weight) for part, weight in zip(v.flatten().split(sizes), weights, strict=True)]
+        parts = [part.view_as(weight) for part, weight in zip(torch.split(v.flatten(), sizes), weights, strict=True)]
         return torch.autograd.grad(pulled, direction, parts, retain_graph=True)[0]
 
     start = torch.randn(output.shape, dtype=output.dtype, generator=torch_rng(0, "lanczos")).to(output.device)

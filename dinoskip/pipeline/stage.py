@@ -325,8 +325,9 @@ def changed_files(files: Mapping[str, FilesAsRead]) -> list[str]:
     return [name for name, read in files.items() if read.changed()]
 
 
-def _every_setting(settings: NodeSettings, dataset: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings.recorded(every_setting), **dataset}
+def _every_setting(settings: Mapping[str, Any] | NodeSettings, dataset: Mapping[str, Any]) -> dict[str, Any]:
+    whole = settings.recorded(every_setting) if isinstance(settings, NodeSettings) else settings
+    return {**whole, **dataset}
 
 
 def quarters(depth: int) -> list[int]:

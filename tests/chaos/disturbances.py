@@ -299,9 +299,10 @@ def _edit_note(attempt: Attempt) -> str | None:
         if made_again:
             return f"{made_again[0].relative_to(attempt.site.study)} was made again, {path.name} had been edited"
         if attempt.site.is_study and path.parent.is_dir():
-            path.write_bytes(content)
-            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-            attempt.damaged.remove(path)
+            with suppress(OSError):  # another disturbance of the event has made the disk read-only: it stays edited
+                path.write_bytes(content)
+                os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+                attempt.damaged.remove(path)
         return None
 
     attempt.after.append(look)

@@ -8,11 +8,11 @@ from typing import Any
 
 from dinoskip import features
 from dinoskip.data.sets.kind import Synthetic
-from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import open_split
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
 from dinoskip.settings.tasks import EvaluationTask, FloorInputs
 
 
@@ -25,9 +25,10 @@ class PixelSettings(NodeSettings):
     patch: int
     seed: int | None
 
-    def plain(self) -> dict[str, Any]:
-        """What the key of the node is made of."""
-        settings = settings_for_key(self.section, without=self.record.not_in_key)
+    def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
+        """The task's settings that its floor depends on, by its name, and patch, version and seed."""
+        left_out = set(self.record.not_in_key)
+        settings = {key: value for key, value in settings_of(self.section).items() if key not in left_out}
         seed = {} if self.seed is None else {"seed": self.seed}
         return {self.record.name: settings, "patch": self.patch, "version of task": self.record.version, **seed}
 
