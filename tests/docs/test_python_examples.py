@@ -27,6 +27,7 @@ STAND_INS = {
         '"skipless_vit_small_patch16_224"': '"skipless_vit_tiny_patch16_224"',
         '"run:runs/skipless"': f'"{SMALL}"',
         "[3, 6, 9, 12]": "[1, 3]",
+        "store.tokens(9, 0)": "store.tokens(3, 0)",
     },
     "docs/concepts/initialisation.md": {},
     "docs/backbones.md": {'"timm:vit_small_patch16_224,': '"timm:vit_tiny_patch16_224,'},
@@ -77,8 +78,11 @@ def test_every_page_with_examples_is_run() -> None:
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ScenesConfig(images=8, size=64, val_fraction=0.5).generate(tmp_path / "made").rename(tmp_path / "VOCdevkit")
+    (photographs,) = tmp_path.rglob("JPEGImages")
+    assert main(["features", "export", SMALL, "--data", str(photographs), "--out", "runs/features", "-q"]) == 0
     values: dict[str, Any] = {"images": torch.zeros(1, 3, 224, 224)}
     run("README.md", values)
+    assert values["store"].blocks == (1, 2, 3)
     assert {row["metric"] for row in values["rows"]} >= {"mIoU", "CorLoc"}
     assert {row["block"] for row in values["rows"]} >= {"1", "2", "3"}
     model = values["model"]
