@@ -73,7 +73,7 @@ class Ahead:
         log.info("%s: its checkpoint is there; it is evaluated while the training goes on", node.id)
 
     def keep(self, node: Node) -> None:
-        """What reads the output of a node goes on while its stage runs once more, after the training's end."""
+        """Let readers of a node's output go on while its stage runs once more, after the training's end."""
         if node.id in self.hashes:
             self.planner.outputs.setdefault(node.id, self.hashes[node.id])
 

@@ -1,4 +1,4 @@
-"""Where stage outputs lie: ``STUDY/stages/<node>/<key>/``, built under ``.partial-<key>`` and published by rename."""
+"""Outputs of stages in ``STUDY/stages/<node>/<key>/``, built under ``.partial-<key>`` and published by rename."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ EVERY = "every_setting"  # of a record of what was published last: the settings 
 
 @dataclass(frozen=True)
 class Standing:
-    """What stands at the place of an output.
+    """State of the output at its place.
 
-    ``output`` is its hash for other stages, as its manifest says it, None where nothing is published or no manifest can
-    be believed. ``damage`` has a line for every file that is not as published, ``changed`` one for every volatile file
+    ``output`` is its hash for other stages, from its manifest; None where nothing is published or the manifest is
+    damaged. ``damage`` has a line for every file that is not as published, ``changed`` one for every volatile file
     (:data:`VOLATILE`), on which no other stage's result depends.
     """
 
@@ -67,9 +67,9 @@ def is_volatile(name: str) -> bool:
 
 
 def write_marks(directory: Path) -> list[Any]:
-    """What is another after any file of :func:`list_files` was written to, by whatever means: sizes, inodes, times.
+    """Return the size, inode and times of each file of :func:`list_files`, which change with any write to the file.
 
-    The time of the last change of an inode (ctime) cannot be set back, as that of the contents can.
+    The time of the last change of an inode (ctime) cannot be set back, unlike that of the contents.
     """
     marks = []
     for name in list_files(directory):
@@ -81,7 +81,7 @@ def write_marks(directory: Path) -> list[Any]:
 
 @dataclass(frozen=True)
 class Record:
-    """What a key is made of."""
+    """Record of the settings and inputs that a key is computed from."""
 
     stage: str
     version: int
@@ -140,7 +140,7 @@ class Artifacts:
         return None if standing.damage else standing.output
 
     def standing(self, node: str, key: str, *, contents: bool = False) -> Standing:
-        """What stands where the output with this key is published; with ``contents``, all bytes are compared."""
+        """Return the state of the output with this key at its place; with ``contents``, all bytes are compared."""
         path = self.path(node, key)
         if not (path / MANIFEST).exists() and ((path / RELEASED).is_file() or not _holds_anything(path)):
             return Standing()

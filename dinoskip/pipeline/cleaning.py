@@ -84,7 +84,7 @@ class Unfinished:
     seconds: float
     """Since it was last written to."""
     user: str | None
-    """What says that a living run is at it."""
+    """The sign that a living run is at it, or None."""
 
 
 def unfinished(artifacts: Artifacts, continued: set[Path]) -> list[Unfinished]:

@@ -229,7 +229,7 @@ class ClusterWorkers:
 
 
 def _progress(job: _Job) -> JobProgress:
-    """How far what the job's nodes have written aside is: saved steps, exported batches."""
+    """Return the progress of a job's nodes in their unpublished outputs: saved steps, exported batches."""
     total = JobProgress()
     for work, _ in job.orders.values():
         one = progress_of(Artifacts(work.study).partial(work.node.id, work.key))
@@ -238,7 +238,7 @@ def _progress(job: _Job) -> JobProgress:
 
 
 def _outcomes(handle: Any) -> list[Outcome] | None:
-    """What the first rank of a job gave back, or None: it was killed, or could not begin."""
+    """Return the outcomes from the first rank of a job; None if it was killed, or could not begin."""
     try:
         outcomes: list[Outcome] = handle.task(0).result()
     except Exception as error:
@@ -274,7 +274,10 @@ def _submitit() -> Any:
 
 
 def slurm_parameters(cluster: ClusterConfig, name: str, *, trains: bool) -> dict[str, Any]:
-    """What jobs ask of SLURM, as submitit's names: all of the file for trainings, a GPU's share for other nodes."""
+    """Return a job's request to SLURM under submitit's names.
+
+    A training requests all that the file names, any other node the share of one GPU.
+    """
     options = dict(map(_option, cluster.sbatch))
     if not trains:
         options.pop("exclusive", None)  # one GPU of a node
@@ -293,7 +296,7 @@ def slurm_parameters(cluster: ClusterConfig, name: str, *, trains: bool) -> dict
 
 
 def local_parameters(cluster: ClusterConfig) -> dict[str, Any]:
-    """What jobs on this machine take of the file."""
+    """Return the parameters that jobs on this machine take from the file."""
     asked = {"timeout_min": minutes(cluster.time), "signal_delay_s": cluster.grace, "setup": list(cluster.setup)}
     return {**asked, "gpus_per_node": min(1, cluster.gpus_per_node), "tasks_per_node": 1}
 

@@ -184,7 +184,7 @@ def for_others(orders: Sequence[Order]) -> list[tuple[Assignment, str | Stage]]:
 
 
 def portable(stage: Stage) -> str | Stage:
-    """What another process gets of a stage: its name, or of one that is not in the table what runs it."""
+    """Return a stage as another process receives it: its name, or, if it is not in the table, the parts that run it."""
     with suppress(KeyError, ImportError):
         if stages.load(stage.name).run is stage.run:
             return stage.name
@@ -196,7 +196,7 @@ def portable(stage: Stage) -> str | Stage:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker of this machine has for itself: variables of its environment, and cores (none: all)."""
+    """Environment variables and cores (none: all) of a worker on this machine."""
 
     environment: Mapping[str, str]
     cores: tuple[int, ...] = ()
@@ -307,9 +307,9 @@ class _Worker:
 
 
 def _begin_worker(pid: Any, cores: Sequence[int], log_file: str) -> None:
-    """What a worker does first: its own cores, what it and its libraries print into a file, and no end of its own.
+    """Prepare a worker: set its cores, ignore Ctrl-C, and write all that it and its libraries print into a file.
 
-    Ctrl-C of a terminal goes to all processes; the leader is the one that tells the workers.
+    Ctrl-C of a terminal goes to all processes; the leader tells the workers to stop.
     """
     pid.value = os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

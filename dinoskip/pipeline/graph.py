@@ -19,7 +19,7 @@ from dinoskip.settings.keys import settings_for_key, with_defaults
 
 State = Literal["cached", "run", "waiting", "damaged"]
 SettingsOf = Callable[[Config], dict[str, Any]]
-"""What of a configuration is in a record: :func:`settings_for_key`, or every setting of it."""
+"""The part of a configuration that is in a record: :func:`settings_for_key`, or every setting of it."""
 NAMED = 3  # inputs that a waiting node is said to wait for
 
 

@@ -88,7 +88,7 @@ def comparisons(study: StudyBase) -> list[SplitUse]:
 
 
 def _evaluations(study: StudyBase) -> Iterator[tuple[list[SplitOfData], SplitOfData]]:
-    """What each evaluation fits on, and what it scores."""
+    """Yield the splits that each evaluation fits on, and the split that it scores."""
     for record in tasks():
         section: Any = study.section(record.section)
         for name in section.datasets:
@@ -133,7 +133,7 @@ def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[DataVerdict]:
 
 
 def _files(study: StudyBase, side: SplitOfData) -> ImageFiles | None:
-    """Where the images of a split lie; None of a composed set, and of one that cannot be opened."""
+    """Return the image files of a split; None for a composed set, and for one that cannot be opened."""
     config: Any = study.data[side.data]
     if isinstance(config, Synthetic):
         return None
@@ -167,7 +167,7 @@ C = TypeVar("C", Common, NearCommon)
 
 
 def _kept(kept: Path, marks: list[Any], of: type[C], compare: Callable[[], C]) -> C:
-    """What a comparison found; from the folder ``kept`` where these sets have been compared already."""
+    """Return the result of a comparison, from the folder ``kept`` where these sets have been compared already."""
     key = hash_of(marks)
     place = kept / f"{key[:16]}.json"
     with suppress(DataError, TypeError, KeyError):
@@ -187,7 +187,7 @@ _SAID: Mapping[Purpose, tuple[str, str]] = MappingProxyType(
         "trained on": ("on which the networks are trained", ""),
     }
 )
-"""How each purpose is said, and what to do."""
+"""Words for each purpose, and the remedy."""
 
 
 def _verdict(one: SplitUse, common: Common) -> DataVerdict:

@@ -46,10 +46,10 @@ Warn = Callable[[Iterable[str]], None]
 
 @dataclass(frozen=True)
 class NodeInput:
-    """Where the output of a node lies that another reads.
+    """Place of the output of a node that another node reads.
 
-    ``trained`` says that a training made it, which nothing makes again unasked, ``read`` is False of a store that the
-    reader lists and does not open, and whose files are gone.
+    ``trained``: a training made it, which is repeated only if asked for. ``read`` is False for a store that the reader
+    lists and does not open, and whose files are gone.
     """
 
     path: Path
@@ -59,9 +59,9 @@ class NodeInput:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a process must know to make one node of a study.
+    """Description of one node of a study for the process that makes it.
 
-    ``record`` is what the ``key`` is made of, ``inputs`` are the outputs that the node reads, by role. ``device`` and
+    ``record`` is hashed into the ``key``, ``inputs`` are the outputs that the node reads, by role. ``device`` and
     ``workers`` (threads or processes that read images) are as of a command. ``may_replace``: whether a published
     output of the same key may be replaced. ``waits``: another run at this node is waited for; by default only where
     the node is no variant's own. ``limited``: room on the disk is asked of the leader before it is taken. ``remade``:
@@ -89,7 +89,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of an assignment: seconds that it took, or that another run had made it meanwhile."""
+    """Result of an assignment: the seconds that it took, or that another run had made it meanwhile."""
 
     seconds: float
     by_another: bool = False
@@ -174,7 +174,7 @@ class Maker:
         return seconds
 
     def _input(self, given: NodeInput) -> Path:
-        """Where an input lies: whole, unless it is not opened."""
+        """Return the path of an input, whose files are verified if it is opened."""
         return self._verified(given) if given.read else given.path
 
     def _verified(self, given: NodeInput) -> Path:

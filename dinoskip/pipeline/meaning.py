@@ -77,7 +77,7 @@ def _opened(config: Any, use: str, split: str) -> Any:
 
 
 def _of_settings(one: _Reading, opened: dict[tuple[str, str, str], Any]) -> Iterator[DataVerdict]:
-    """What a task's settings ask of its splits that these do not have."""
+    """Yield the requirements of a task's settings that its splits do not meet."""
     assert one.by is not None
     record, section = one.by
     labels = {role: opened[one.data, one.use, split] for role, split in record.splits(section).items()}
@@ -88,7 +88,10 @@ def _of_settings(one: _Reading, opened: dict[tuple[str, str, str], Any]) -> Iter
 
 
 def _of_online_knn(config: OnlineKnnConfig, train: Any) -> Iterator[DataVerdict]:
-    """What the k-NN while training asks of the training images, if these can be opened."""
+    """Yield a verdict if the k-NN during training asks for more neighbours than there are training images.
+
+    Nothing is yielded where these cannot be opened.
+    """
     if train is None:
         return
     count, k = config.neighbours(len(train)), max(config.k)

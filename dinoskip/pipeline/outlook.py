@@ -1,4 +1,4 @@
-"""Who is at work at a study now, how fast stages of each kind are here, and how long the rest takes."""
+"""Processes at work at a study now, the rates of stages of each kind here, and the time that the rest takes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def at_work(study: Path) -> list[AtWork]:
 
 
 def outlook(seconds: Mapping[str, float], works: Mapping[str, Work], left: Collection[str]) -> Outlook:
-    """What is to be expected of the nodes ``left``, by the ``seconds`` that finished ones took here."""
+    """Return the rates and the expected time of the nodes ``left``, by the ``seconds`` that finished ones took here."""
     measured = rates(seconds, works)
     todo = [work_of(works, node) for node in left]
     known = [measured[kind] * work for kind, work in todo if kind in measured]

@@ -1,7 +1,7 @@
-"""What a study needs of this machine, looked at in seconds before anything is computed.
+"""Requirements of a study on this machine, checked in seconds before anything is computed.
 
-Settings are checked when a study is read, data and labels by the verdicts and when contents are hashed. Here follow the
-rest: packages and files of networks, batches, the place of the output, and room on the disk.
+Settings are checked when a study is read, data and labels by the verdicts and when contents are hashed. This module
+checks the rest: packages and files of networks, batches, the place of the output, and room on the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PACKAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """The package that reads specs of a kind, and what pip installs for it."""
 DISK = "disk"
-"""What ``--accept`` takes where the estimate of a study's disk is thought to be too high."""
+"""Value of ``--accept`` for a study that is to begin although the disk has less room than estimated."""
 
 
 def refuse_unready(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node], images: StudyImages) -> None:

@@ -1,6 +1,6 @@
-"""What a run says of a study: which stage of how many, what came out, how long it took and how long the rest takes.
+"""Progress messages of a run: the stage and the number of stages, its result, its time and the time of the rest.
 
-The rest is by the times that this machine took for stages of the same kind; where it took none, there is no time.
+The time of the rest is estimated from stages of the same kind on this machine, and is left out where there were none.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def rates(seconds: Mapping[str, float], works: Mapping[str, Work]) -> dict[str, 
 
 
 def result_of(out: Path) -> str:
-    """What a node's output says in a few words: its best number, or the last loss; nothing for others."""
+    """Return a node's result in a few words: its best number, or its first and last loss; empty for others."""
     if (out / "rows.json").is_file():
         rows = [row for row in read_rows(out / "rows.json") if not (row.is_baseline or row.note or "+" in row.block)]
         return _best(rows)

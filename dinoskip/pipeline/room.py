@@ -38,7 +38,7 @@ def ask_room(study: Path, node: str, nbytes: int) -> None:
 
 
 def wanted_room(study: Path, node: str) -> int | None:
-    """How many bytes the node's worker asks for and has no answer to; None if it does not ask."""
+    """Return the number of bytes that the node's worker asks for and has no answer to; None if it does not ask."""
     place = study / RUNNING / node
     if not (place / ASKED).is_file() or (place / ANSWERED).exists():
         return None

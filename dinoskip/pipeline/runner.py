@@ -74,11 +74,11 @@ class Runner:
         self.device, self.workers, self.accepted = device, workers, list(accepted)
 
     def plan(self) -> list[PlannedNode]:
-        """What every node would do now: cached, run or waiting, and why."""
+        """Return the present state of every node (cached, run or waiting) and the reason for it."""
         return self.planner.plan()
 
     def progress(self, chosen: set[str]) -> StudyProgress:
-        """What is said of a run: at once how many of the chosen stages it runs, and about how long that takes."""
+        """Return the progress of a run, which logs at once how many chosen stages it runs, and about how long."""
         steps = [step for step in self.planner.plan() if step.node.id in chosen]
         missing = [step.node for step in steps if step.state != "cached"]
         return StudyProgress(missing, len(steps) - len(missing), self.seconds(), self.works)
@@ -149,7 +149,7 @@ class Runner:
         return partial(self.stores.make_room, work.node)
 
     def _assignment(self, spread: Spread, node: Node, remade: bool, ahead: Mapping[str, Path]) -> Assignment:
-        """What a process must know to make a node that is ready; outputs ``ahead`` of their node lie aside."""
+        """Return the assignment of a node that is ready; ``ahead`` are outputs made of trainings that go on."""
         stage, elsewhere = self.stages[node.stage], not isinstance(spread.engine, InProcess)
         return Assignment(
             self.study.absolute() if elsewhere else self.study,
@@ -167,7 +167,7 @@ class Runner:
         )
 
     def _input(self, stage: Stage, source: str, ahead: Mapping[str, Path]) -> NodeInput:
-        """Where ``stage`` reads the output of a node; it opens no store that was removed, if it reads none."""
+        """Return the input of ``stage`` from a node; a store that was removed is not opened if the stage reads none."""
         key = self.planner.keys.get(source)
         if source in ahead and (key is None or self.artifacts.find(source, key) is None):
             return NodeInput(ahead[source].absolute())

@@ -1,6 +1,6 @@
-"""Who makes what, and when: the leader of a run hands every node whose inputs are there to an engine.
+"""Schedule of a run: its leader hands every node whose inputs are there to an engine.
 
-An engine (:mod:`dinoskip.pipeline.executor`) has room for so many nodes at once; the leader keeps it full, the node
+An engine (:mod:`dinoskip.pipeline.executor`) has room for a number of nodes at once; the leader keeps it full, the node
 with the longest path behind it first, so that no worker waits at the end for one long chain. With one worker the order
 is that of the plan. What a node's process published is read from the disk: no result travels back.
 """
@@ -36,11 +36,11 @@ Order = tuple[Assignment, Stage]
 
 
 class NodeEngine(Protocol):
-    """What runs jobs of one node or several: at most ``capacity`` at once. ``name`` says what it is.
+    """Engine that runs jobs of one node or several, at most ``capacity`` at once; ``name`` describes it.
 
-    ``memory`` is how many bytes the graphs and windows of all its workers may take together, None where each has a
-    machine of its own, and ``cores`` what a worker has of them. A job costs time of its own where ``group_seconds`` are
-    not 0: nodes then share one until they are expected to take so long.
+    ``memory`` is the number of bytes that the graphs and windows of all its workers may take together, and ``cores``
+    the number of cores of a worker. ``memory`` is None where each worker has a machine of its own. A job costs time of
+    its own where ``group_seconds`` are not 0: nodes then share one until they are expected to take so long.
     """
 
     name: str

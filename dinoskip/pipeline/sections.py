@@ -1,4 +1,4 @@
-"""What every study has, whatever its stages: data, a model and an optimizer to vary, which networks are evaluated."""
+"""Sections of every study, whatever its stages: data, a model and an optimizer to vary, and the networks evaluated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=10**6)]
 
 
 class StorageConfig(Config):
-    """What features may take, on disk and in memory; no number depends on it."""
+    """Limits on the size of features, on disk and in memory; no number depends on them."""
 
     limit: Bytes | None = Field(
         None, description="most bytes of all feature stores, such as 200GB: those used up go first; default: no limit"
@@ -50,7 +50,7 @@ class StorageConfig(Config):
 
 
 class RunConfig(Config):
-    """How a study's stages are handed to workers; no number depends on it."""
+    """Settings for the workers that run a study's stages; no number depends on them."""
 
     retries: int = Field(2, ge=0, description="times that a stage is begun again whose worker was lost, then it fails")
     executor: str | None = Field(
@@ -69,7 +69,7 @@ class StorageRules:
 
 
 class EvaluateBase(Config):
-    """Which checkpoints and blocks are evaluated; the sections of the evaluating stages say on what."""
+    """Checkpoints and blocks that are evaluated; the sections of the evaluating stages name the data."""
 
     epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (), description="default: the last epoch; 0 is the network before training"
@@ -101,7 +101,7 @@ class EvaluateBase(Config):
 
 
 class StudyBase(Config):
-    """What a study has beside the sections of its stages."""
+    """Settings of a study beside the sections of its stages."""
 
     meant: ClassVar[Mapping[str, str]] = MappingProxyType(
         dict.fromkeys(("backbones", "backbone", "models", "networks"), "variants: {model: [{backbone: SPEC}, ...]}")
@@ -135,17 +135,17 @@ class StudyBase(Config):
 
     @property
     def directory(self) -> Path:
-        """Where the outputs of its stages lie: ``output/name``, or ``output/stages`` if it shares them."""
+        """Folder of the outputs of its stages: ``output/name``, or ``output/stages`` if it shares them."""
         return self.output / (self.stages or self.name)
 
     @property
     def results(self) -> Path:
-        """Where its pages and rows lie: ``output/name``."""
+        """Folder of its pages and rows: ``output/name``."""
         return self.output / self.name
 
     @property
     def precision(self) -> Precision:
-        """Of the passes of frozen networks: as asked, or by the device that the study names, never by this machine's.
+        """Precision of the passes of frozen networks: as asked, or by the device in the study, never by this machine's.
 
         So plans, keys and reports are the same wherever they are made.
         """

@@ -1,4 +1,4 @@
-"""What a stage is: its settings, its nodes, how it runs, and its command; and what it is given to make its nodes.
+"""Stages: their settings, nodes, execution and command, and the values that they are given to make their nodes.
 
 Nothing here imports torch: the stages with a command of their own are read by ``dinoskip --help``.
 """
@@ -37,7 +37,7 @@ Content = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Task:
-    """What a stage gets when it runs: its node's settings, the directories of its inputs, and where to write."""
+    """Arguments of a stage that runs: its node's settings, the directories of its inputs, and its output directory."""
 
     settings: Any
     runtime: Mapping[str, Any]
@@ -46,9 +46,9 @@ class Task:
     device: str
     workers: int
     reserve: Callable[[int], None] | None = None
-    """Makes room on the disk for so many bytes, where there is a limit; raises :class:`DiskFull`."""
+    """Function that makes room on the disk for a number of bytes, where there is a limit; raises :class:`DiskFull`."""
     accepted: tuple[str, ...] = ()
-    """What was doubtful of the study's data and accepted, each as :func:`dinoskip.data.verdicts.settle` says it."""
+    """Doubtful verdicts on the study's data that were accepted, as :func:`dinoskip.data.verdicts.settle` says them."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ShownOf:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the report shows of a stage: figures, tables, and numbers of networks for papers' tables, by variant."""
+    """Contents of the report from a stage: figures, tables, and numbers of networks for papers' tables, by variant."""
 
     figures: Sequence[Any] = ()
     tables: Sequence[Any] = ()
@@ -159,7 +159,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class DataInputs:
-    """What a node needs of a data set's split; ``outside`` are the hashes of files outside the study, by name.
+    """Inputs of a node from a data set's split; ``outside`` are the hashes of files outside the study, by name.
 
     ``every`` are the ``settings`` with all defaults.
     """

@@ -49,7 +49,7 @@ class Stores:
         return [source for source in node.needs.values() if node.id in self.planner.readers.get(source, ())]
 
     def present(self, node_id: str) -> Path | None:
-        """Where the output of a node is; None if it has none or its files were removed."""
+        """Return the path of the output of a node; None if it has none or its files were removed."""
         key = self.planner.keys.get(node_id)
         if key is None or self.planner.artifacts.find(node_id, key) is None:
             return None

@@ -32,7 +32,7 @@ from dinoskip.training.supervised_config import with_defaults
 
 STAGES = stages.load_all()
 _OF_ONE_PAGE = ("report.note",)
-"""What a study says of its own results: one that extends it has others."""
+"""Keys on a study's own results, which are not passed on to a study that extends it."""
 
 
 def _fields(below: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _opened(variant: Variant) -> Variant:
 
 
 def _said(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[str]:
-    """What is otherwise than written for some networks: default sizes in whole patches, blocks by share of depth."""
+    """Yield a line for each network that is not read as written: sizes in whole patches, blocks by share of depth."""
     for record in tasks():
         yield from rounded_sizes(record, study, variants)
     numbers = study.evaluate.blocks
@@ -140,7 +140,7 @@ def _with_study_defaults(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
-    """What would fail only when a stage runs."""
+    """Yield the problems of a study that would otherwise fail only when a stage runs."""
     evaluate = study.evaluate
     if (evaluate.precision, study.device) == ("tf32", "cpu"):
         yield "evaluate.precision", "tf32 is of GPUs, and device is cpu: use fp32 or bf16"

@@ -36,7 +36,7 @@ def study_runner(
     accept: Collection[str] | None = None,
     retrain: bool = False,
 ) -> Runner:
-    """What runs ``nodes``, some or all of the study's. Its page says what was found of the study's data.
+    """Return the runner of ``nodes``, some or all of the study's; its page states the findings on the study's data.
 
     With ``accept``, names of verdicts on the data that may pass beside those of the study's own ``accept``, it raises
     :class:`ConfigError` or :class:`DataError` for data that are refused, or doubtful and not accepted. None: it only
@@ -76,10 +76,10 @@ def runner_of(
     on_disk: bool = False,
     images: StudyImages | None = None,
 ) -> Runner:
-    """What runs ``nodes`` of which the data have been looked at; ``accepted`` are doubtful verdicts that pass.
+    """Return the runner of ``nodes`` whose data have been checked; ``accepted`` are doubtful verdicts that pass.
 
-    With ``on_disk`` it refuses to begin what the disk has no room for. ``images`` are the study's, if some of its data
-    sets are listed already.
+    With ``on_disk`` it refuses to begin a run that the disk has no room for. ``images`` are the study's, if some of its
+    data sets are listed already.
     """
     images = images or StudyImages(study)
 

@@ -1,4 +1,4 @@
-"""What a study varies: every combination of its changes to model and optimizer, or an existing backbone."""
+"""Variants of a study: every combination of its changes to model and optimizer, or an existing backbone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Config)
 
 
 class VariantsConfig(Config):
-    """What is varied: changes to ``model`` and ``optimizer``, every combination once, with each seed.
+    """Variants of a study: changes to ``model`` and ``optimizer``, every combination once, with each seed.
 
     A model entry may have a ``label`` (used in the variant's name) and, instead of model settings, a ``backbone``
     (a checkpoint's path, ``run:DIR``, ``timm:NAME``, ...) that is evaluated as it is.
@@ -44,7 +44,7 @@ class Variant:
     optimizer: OptimizerConfig | None = None
     backbone: str | None = None
     trained: Mapping[str, Any] = field(default_factory=dict)
-    """What a backbone's file says of its training: the fields ``epoch``, ``initialisation``, ``optimizer`` of rows."""
+    """Training facts in a backbone's file: the fields ``epoch``, ``initialisation``, ``optimizer`` of rows."""
     seed: int = 0
     """Of its weights, its order of images and its crops."""
     family: str = ""

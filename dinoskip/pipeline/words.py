@@ -1,6 +1,6 @@
-"""What pages call a network: ``skipless, calibrated, after 3 epochs`` instead of a variant's name in files.
+"""Names of networks on pages: ``skipless, calibrated, after 3 epochs`` instead of a variant's name in files.
 
-Every page, figure and sentence asks here. Names of variants stay what files, folders and CSV are keyed by.
+Every page, figure and sentence takes them from here. Files, folders and CSV are keyed by the names of variants.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def words_of_model(model: ModelConfig) -> str:
 
 
 def words_of_backbone(spec: str, label: str) -> str:
-    """What a finished network is called: its label, with ``(random weights)`` where ``pretrained=false``.
+    """Return the name of a finished network on pages: its label, with ``(random weights)`` where ``pretrained=false``.
 
     Without a label of the user's own ``dinoskip:NAME`` has the words of its table, and a ViT of timm with random
     weights those of its shape, ``ViT-S/14 (random weights)``: a known name stands for known weights.

@@ -1,1 +1,1 @@
-"""What a study takes: operations, disk, and seconds as its finished stages took them."""
+"""Estimates of the cost of a study: operations, disk, and seconds at the rates of its finished stages."""

@@ -1,8 +1,9 @@
-"""What a study takes: operations and disk, computed; seconds, as its finished stages took them on this machine.
+"""Cost of a study: operations and disk are computed, seconds are at the rates of its finished stages on this machine.
 
 Operations are counted in closed form (:mod:`dinoskip.settings.flops`) for the images that are there
-(:mod:`dinoskip.pipeline.estimate.work`). GPU hours are those of training and passes over images / the rate that a card
-reaches (:mod:`dinoskip.pipeline.estimate.cards`). Images of native size are taken to be as large as the first.
+(:mod:`dinoskip.pipeline.estimate.work`). GPU hours are the operations of training and of passes over images / the rate
+that a card reaches (:mod:`dinoskip.pipeline.estimate.cards`). Images of native size are taken to be as large as the
+first.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, cla
 
 @dataclass(frozen=True)
 class Cost:
-    """What a node takes: operations on the GPU, images that pass through a network, bytes that it leaves on disk.
+    """Cost of a node: operations on the GPU, images that pass through a network, bytes that it leaves on disk.
 
     ``memory`` is the peak of bytes that its graphs of tokens and its windows of features take on this machine, by the
     rules that bound them; 0 where it has neither. Networks and their activations come on top.
 
     ``work`` is what its time grows with, in units that nodes of one ``kind`` share: operations where it trains or sends
-    images through a network; where it reads features how many numbers; else 1. The kind is the stage, with the
+    images through a network; the number of values where it reads features; else 1. The kind is the stage, with the
     optimizer of a training, the use of features and the sort of data that is composed. ``precision`` is that of its
     operations; trainings are taken to be in bfloat16.
     """
@@ -118,7 +119,7 @@ def _trained(
 
 
 def trained_images(images: StudyImages, study: StudyBase, *, sweep: bool) -> tuple[int, int]:
-    """How many images a training of the study sees, or all short ones of a sweep together, and its batch."""
+    """Return the number of images that a training, or all short runs of a sweep, processes, and its batch size."""
     recipe, runs = recipe_of(study), 1
     assert recipe is not None
     if sweep:

@@ -1,9 +1,9 @@
-"""How long a study takes on so many GPUs: seconds of each node on a card, and a greedy schedule of them.
+"""Wall time of a study on a number of GPUs: seconds of each node on a card, and a greedy schedule of them.
 
 Trainings and passes over images take their operations / the rate that the card reaches
 (:mod:`dinoskip.pipeline.estimate.cards`), a training on several GPUs its share of them; on top come SOAP's products and
 decompositions, reading of images, cuts of graphs and probes. Cuts and reading are as measured (docs/measured.md), the
-others are operations that are counted. Nothing is in it of queues, of starting processes and of exchange between GPUs.
+others are operations that are counted. Queues, the start of processes and exchange between GPUs are not included.
 """
 
 from __future__ import annotations

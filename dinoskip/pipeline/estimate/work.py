@@ -1,4 +1,4 @@
-"""What the stages of a study do: images, listed where they are, through networks, and features that they read."""
+"""Work of the stages of a study: images that pass through networks, counted in the data sets, and features read."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class _SectionPasses:
 
 
 class StudyWork:
-    """What the nodes of one study pass through their networks, and the features that they read."""
+    """Images that the nodes of one study pass through their networks, and features that they read."""
 
     def __init__(self, images: StudyImages, variants: Sequence[Variant], nodes: Sequence[Node]) -> None:
         self.images = images

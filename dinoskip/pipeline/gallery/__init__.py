@@ -1,1 +1,1 @@
-"""What the gallery shows, gathered from the outputs of stages, and its pages."""
+"""Contents of the gallery, gathered from the outputs of stages, and its pages."""

@@ -1,4 +1,4 @@
-"""What the columns of a gallery show: features, predictions, cuts and attention of every network, and the images."""
+"""Columns of a gallery: features, predictions, cuts and attention of every network, and the images."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _cells(settings: GallerySettings, backbone: Backbone, typical: float) -> int
 
 
 def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str, positions: str) -> str:
-    """What a caption must say of the pictures that no result row does; ``read`` is facet and norm of what is shown."""
+    """Return the facts for a caption that no result row has; ``read`` is the facet and norm of the pictures."""
     means = " (means over the images of this page)" if positions in {"mean", "mean_kept"} else ""
     treated = "" if positions == "keep" else f", positions {positions}{means}"
     return (
@@ -286,7 +286,7 @@ def write_gallery(task: Task) -> None:
 
 @dataclass(frozen=True)
 class _PageSummary:
-    """What is kept of a page that was written: the columns' names, the sheets' block, roughness and PCA bases."""
+    """Summary of a page that was written: the columns' names, the sheets' block, roughness and PCA bases."""
 
     names: list[str]
     block: int
@@ -401,7 +401,7 @@ def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: 
 
 
 def _records(task: Task, label: str) -> dict[EvalResult, ImageRecords]:
-    """What each image contributes to the rows of a network."""
+    """Return each image's contribution to the rows of a network."""
     return {
         row: records
         for role, path in task.inputs.items()

@@ -164,5 +164,5 @@ def _features(store: TokenSource) -> dict[str, dict[str, float]]:
 
 
 def previews_of(gallery: Path) -> list[dict[str, str]]:
-    """What :func:`write_previews` listed in a gallery's folder; nothing of an earlier version's."""
+    """Return the list that :func:`write_previews` left in a gallery's folder; empty for one of an earlier version."""
     return list(read_json(gallery / PREVIEWS)) if (gallery / PREVIEWS).is_file() else []

@@ -15,7 +15,7 @@ from visualize.gallery.content import GalleryImage
 
 
 def _strips() -> dict[str, StripPictures]:
-    """Where tasks have their strips, by name, which is the gallery's layer, too."""
+    """Return the strips of tasks by name; a name is also the layer of the gallery."""
     return {record.name: record.pictures for record in tasks() if isinstance(record.pictures, StripPictures)}
 
 
@@ -49,7 +49,7 @@ def strip_images(task: Task) -> list[GalleryImage]:
 def strip_maps(
     task: Task, label: str, blocks: Sequence[int]
 ) -> dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]]:
-    """What each of ``blocks`` drew on them, and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
+    """Return the maps of each of ``blocks`` and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
     drawn: dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]] = {}
     for stage in _strips():
         for folder in _folders(task, stage, label, blocks):

@@ -1,4 +1,4 @@
-"""What the gallery shows of tasks that predict a map of every image: that map and the true one."""
+"""Gallery pictures of tasks that predict a map of every image: that map and the true one."""
 
 from __future__ import annotations
 

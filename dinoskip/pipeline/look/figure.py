@@ -27,7 +27,7 @@ from visualize.gallery.written import WrittenGallery, read_gallery
 LAYERS: Mapping[str, str] = MappingProxyType(
     {"pca": "pca", "foreground": "foreground", "tokencut": "cut", "probe": "probe"}
 )
-"""What a figure may show, and what the gallery calls it."""
+"""Contents of a figure, and their names in the gallery."""
 OF_IMAGES = 4  # rows unless asked otherwise: what fits on a page beside text
 _PHOTO = 1024  # pixels of a photograph's longer side: 87 mm at 300 dpi
 _FINE = 8  # parts of a token to which maps that overhang the image are cut
@@ -36,11 +36,11 @@ Blocks = str | Sequence[int]
 
 @dataclass(frozen=True)
 class FigureWishes:
-    """What a figure is asked to show.
+    """Request for the contents of a figure.
 
-    ``images`` are ids, or the first so many; ``blocks`` "all" or numbers, None the quarters of the depth; ``models``
-    names in the order of their columns, () for all. Of feature stores ``data`` is the folder of their images,
-    ``facet`` which of several, ``tau`` TokenCut's threshold.
+    ``images`` are ids, or a number of first images; ``blocks`` "all" or numbers, None the quarters of the depth;
+    ``models`` names in the order of their columns, () for all. For feature stores ``data`` is the folder of their
+    images, ``facet`` one of several facets, ``tau`` TokenCut's threshold.
     """
 
     layer: str = "pca"

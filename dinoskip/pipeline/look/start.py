@@ -18,7 +18,7 @@ from eval.knn.config import KnnConfig
 LEAST = 2  # photographs: a contrast needs another one
 NEIGHBOURS = max(KnnConfig().k)  # by default, among more images than that
 NEEDS = {label.short: label for label in (SEGMENTATION, DETECTION, CLASSES)}
-"""What templates say that a line needs."""
+"""Kinds of labels by the words with which templates say that a line needs them."""
 PLAIN = frozenset({"kind", "year"})
 """Settings whose values need no quotes in YAML."""
 _SAMPLED = 50  # images whose sizes are read
@@ -70,7 +70,7 @@ def _flow(settings: dict[str, Any]) -> str:
 
 
 def _seen(labels: FolderLabels, images: Any) -> str:
-    """How many images of what sizes, and which labels."""
+    """Return a line on the number of images, their sizes and their labels."""
     chosen = {int(index) for index in np.linspace(0, len(images) - 1, _SAMPLED)}
     sides = np.array([images.size(index) for index in chosen])
     (low, narrow), (high, wide) = sides.min(0), sides.max(0)

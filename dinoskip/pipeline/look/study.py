@@ -31,11 +31,11 @@ CUT = 12  # photographs without labels on which TokenCut is drawn, at their own 
 
 @dataclass(frozen=True)
 class FolderLabels:
-    """What a folder can be used for: a data set's settings, and the splits that have each kind of label, by its name.
+    """Data set in a folder: its settings, and the splits that have each kind of label, by the kind's name.
 
-    ``classes`` is how many training images have a class. ``images`` are settings of another set, of the same images:
-    what is shown and trained on where the labelled set has boxes alone of a kind with masks, or no list of training
-    images.
+    ``classes`` is the number of training images that have a class. ``images`` are settings of another set, of the same
+    images, which is shown and trained on where the labelled set has boxes alone of a kind with masks, or no list of
+    training images.
     """
 
     data: dict[str, Any]
@@ -155,7 +155,7 @@ def study_tree(
 
 
 def _unlabelled(count: int, shown: int) -> str:
-    """What the page says of photographs without labels: how many there are, and how many of them it shows."""
+    """Return the page's sentence on photographs without labels: their number, and how many of them it shows."""
     which = "" if shown == count else f"; the first {shown:,} are shown (--images 0: all)"
     cuts = f" TokenCut is drawn on the first {CUT} of a page." if shown > CUT else ""
     return f"{count:,} photographs without labels{which}.{cuts}"

@@ -1,6 +1,6 @@
-"""What a study exists for, and whether its run filled it: rows, cells of tables, figures, pictures of the gallery.
+"""Expected results of a study, and whether its run made them: rows, cells of tables, figures, pictures of the gallery.
 
-What is expected is read off the study's settings; what is there, off the files that its run left.
+Expected results are read from the study's settings, actual ones from the files that its run left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOKENS = "Condition of the tokens, ln κ"  # title of a page's table
 
 @dataclass
 class Filled:
-    """How many of each sort there are, and a line for each that is missing or not a number of the run."""
+    """Number of results of each sort, and a line for each that is missing or not a number of the run."""
 
     counts: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -177,7 +177,7 @@ def printed_lines(text: str, title: str) -> list[dict[str, str]]:
 
 
 def _measures(result: Filled, expected: Expected, text: str) -> None:
-    """What is measured of the networks themselves: ln κ of the tokens, epochs to an accuracy, rounded networks."""
+    """Count measurements of the networks themselves: ln κ of the tokens, epochs to an accuracy, rounded networks."""
     study, trained = expected.sections, [one.name for one in expected.variants if one.model]
     named = {words: name for name, words in variant_words(expected.variants).items()}
     tokens = {named[line["variant"]]: line for line in printed_lines(text, TOKENS)}

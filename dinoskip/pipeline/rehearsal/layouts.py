@@ -317,11 +317,11 @@ MAKERS: dict[str, Callable[[Any, Path], None]] = {
     "coco_json": make_coco_json,
     "images": make_images,
 }
-"""Who makes which kind, those first that others may lie in."""
+"""Function that makes each kind; kinds that others may lie in come first."""
 
 
 def maker(config: Any) -> Callable[[Any, Path], None] | None:
-    """Who composes data of a configuration's kind; None: nobody."""
+    """Return the function that composes data of a configuration's kind, or None."""
     own = getattr(config, "compose", None)
     return MAKERS.get(config.kind) or (None if own is None else lambda _, root: own(root))
 

@@ -68,10 +68,10 @@ def _below(root: str) -> Path:
 
 
 class Shrink:
-    """How one study is made small: its patch, its blocks, its epochs at the same shares of a shorter run.
+    """Reduction of one study to a small one: its patch, its blocks, its epochs at the same shares of a shorter run.
 
-    ``place`` is the folder in which its data and weights files will lie. ``whole``: it keeps its depth, also if that is
-    not what is compared.
+    ``place`` is the folder in which its data and weights files will lie. ``whole``: it keeps its depth, also if depths
+    are not compared.
     """
 
     def __init__(self, source: RawConfig, place: Path, *, whole: bool = False) -> None:
@@ -108,10 +108,10 @@ class Shrink:
     # --- networks ----------------------------------------------------------------------------------------
 
     def spec(self, spec: str, side: str = "") -> str:
-        """What stands for a network that exists: a small one with random weights, in a file of the same format.
+        """Return the stand-in for an existing network: a small one with random weights, in a file of the same format.
 
-        Networks that ship with dinoskip, and those of a Python file, are small enough or another's: they stay. ``side``
-        are further options of timm's.
+        Networks that ship with dinoskip are small enough, and those of a Python file are the user's: both stay.
+        ``side`` are further options of timm's.
         """
         kind, _, rest = spec.partition(":")
         if kind in {"timm", "hub", "hf"}:
@@ -198,7 +198,7 @@ class Shrink:
             tree["stride"] = self.side
 
     def online(self, parts: dict[str, Any]) -> None:
-        """What is measured while training, in place."""
+        """Reduce the measurements during training, in place."""
         few = {"knn": {"train_images": 12, "val_images": 4}, "probe": {"train_images": 6, "val_images": 3}}
         for name, part in parts.items():
             part |= few.get(name, {}) | {"size": self.side}

@@ -1,4 +1,4 @@
-"""What evaluations leave beside their rows, each network read at its chosen block: pictures, and the IoU of classes."""
+"""Outputs of evaluations beside their rows, each network read at its chosen block: pictures, and the IoU of classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def chosen_outputs(task: Task, report: Report, of: EvaluationTask) -> Iterator[C
 
 
 def _place(row: EvalResult) -> tuple[Any, ...]:
-    """What tells where a row is read, whatever its value: rows of several fits together have no output of their own."""
+    """Return the fields that identify where a row is read, without its value.
+
+    Rows of several fits together have no output of their own.
+    """
     return (row.model, row.epoch, row.dataset, row.split, row.metric, row.block, row.facet, row.norm)
 
 

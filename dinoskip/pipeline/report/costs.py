@@ -1,4 +1,4 @@
-"""What a study cost, read from what its finished stages left, never from a clock: the same stages, the same tables."""
+"""Cost of a study, read from the files of its finished stages and never from a clock: same stages, same tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class RunMachine:
-    """What ``env.json`` of a training run says of its machine, as far as it says so."""
+    """Machine of a training run, as far as ``env.json`` of the run states it."""
 
     torch: str = "unknown"
     cores: str = "unknown"

@@ -28,7 +28,7 @@ _FEATURES = "image-feature-extraction"
 
 @dataclass(frozen=True)
 class CardSource:
-    """What a card is written from: the network, its training, and scores with how their blocks were chosen."""
+    """Source of a model card: the network, its training, and scores with how their blocks were chosen."""
 
     name: str
     model: VitConfig

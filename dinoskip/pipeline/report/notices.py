@@ -1,4 +1,4 @@
-"""What a report's reader should know before its numbers: what was not measured, and what went wrong in training."""
+"""Notices ahead of a report's numbers: measurements that were not made, and faults in training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _by_sample(output: Path) -> bool:
 
 
 def _accepted(outputs: Iterable[Path]) -> list[str]:
-    """What was doubtful of the data and accepted when an output was made."""
+    """Return the doubtful verdicts on the data that were accepted when the outputs were made."""
     manifests = [output for output in outputs if (output / MANIFEST).is_file()]
     return sorted({line for output in manifests for line in read_manifest(output).info.get(ACCEPTED, ())})
 

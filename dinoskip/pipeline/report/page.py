@@ -77,7 +77,7 @@ def write_page(task: Task) -> None:
 
 
 def measured(task: Task) -> Report:
-    """What a study measured, without figures, pictures and settings: variants, rows, records, what is to be heeded."""
+    """Return a study's measurements without figures, pictures and settings: variants, rows, records and notices."""
     rows, baselines = _all_rows(task)
     variants = [_variant(task, name, variant_rows) for name, variant_rows in rows.items()]
     settings: ReportSettings = task.settings
@@ -118,7 +118,7 @@ def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]
 
 
 def _records(task: Task) -> dict[EvalResult, ImageRecords]:
-    """What each image contributes to the rows of every evaluation that kept it."""
+    """Return each image's contribution to the rows of every evaluation that kept it."""
     return {row: records for path in task.inputs.values() for row, records in read_records(path).items()}
 
 
@@ -150,7 +150,7 @@ def _trained_with(task: Task) -> dict[str, str]:
 
 
 def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
-    """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
+    """Return a variant for the page: the settings that tell it from the others, in three columns, and its weights."""
     run: Variant = task.settings.variant(name)
     last = max(rows, key=_EPOCH, default=None)
     shown: dict[str, object] = {}
@@ -260,7 +260,7 @@ def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
 
 
 def _added(task: Task, out: Path) -> list[Shown]:
-    """What stages show of their own outputs, in order of execution."""
+    """Return the figures and tables that stages make of their own outputs, in order of execution."""
     added = []
     for stage in map(stages.load, stages.names()):
         outputs = {role: path for role, path in task.inputs.items() if role.partition("/")[0] == stage.name}

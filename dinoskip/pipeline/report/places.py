@@ -1,4 +1,4 @@
-"""Where a study's variants stand in published tables: by their role in one, by their label in others."""
+"""Places of a study's variants in published tables: by their role in one, by their label in others."""
 
 from __future__ import annotations
 

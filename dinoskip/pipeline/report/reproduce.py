@@ -1,4 +1,4 @@
-"""How a study is made again: its settings as YAML, and the commands that read them."""
+"""Reproduction of a study: its settings as YAML, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def commands(study: str) -> list[str]:
 
 
 def yaml_of(study: Mapping[str, Any]) -> str:
-    """What ``dinoskip run`` needs to do it again."""
+    """Return the settings of a study as YAML, from which ``dinoskip run`` repeats it."""
     stream = io.StringIO()
     YAML(typ="safe", pure=True).dump(study, stream)
     return stream.getvalue()

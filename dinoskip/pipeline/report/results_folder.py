@@ -1,4 +1,4 @@
-"""What stands at the top of a study's folder: ``index.html``, rows as CSV, JSON and Parquet, and the pages."""
+"""Files at the top of a study's folder: ``index.html``, rows as CSV, JSON and Parquet, and the pages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
 
 
 def study_output(study: Path) -> Output:
-    """What stands at the top of a study's folder, of this version's studies and of earlier ones'."""
+    """Return the :class:`Output` at the top of a study's folder, of this version's studies and of earlier ones'."""
     return Output(study, "study", _of_earlier_versions)
 
 

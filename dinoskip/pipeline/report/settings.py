@@ -1,4 +1,4 @@
-"""What the stage ``report`` may read of a study: its own section, the card of settings, and every variant."""
+"""Settings of a study that the stage ``report`` may read: its own section, the card of settings, and every variant."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ReportSettings(NodeSettings):
         return variant_words(self.variants)
 
     def words_of(self, name: str) -> str:
-        """What the page calls a variant, or all seeds of one (:mod:`dinoskip.pipeline.words`)."""
+        """Return the words on the page for a variant, or for all seeds of one (:mod:`dinoskip.pipeline.words`)."""
         return self._words.get(name, name)
 
     @property
@@ -62,7 +62,7 @@ class ReportSettings(NodeSettings):
         return [variant for variant in self.variants if variant.model is not None]
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         return {
             "report": dump(self.section),
             "study": self.study,

@@ -35,7 +35,7 @@ class Sources:
 
 
 def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
-    """What the manifests of a study's outputs say of data, and its nodes of networks that lie outside it."""
+    """Return the data sources in the manifests of a study's outputs, and its nodes' networks that lie outside it."""
     networks: dict[str, str] = {}
     formats: dict[str, str] = {}
     images: dict[tuple[str, str], str] = {}

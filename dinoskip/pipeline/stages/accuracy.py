@@ -43,7 +43,7 @@ class AccuracySettings(NodeSettings):
     dataset: str
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         return {"size": self.job.supervise.augment.size}
 
 

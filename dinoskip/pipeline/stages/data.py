@@ -21,7 +21,7 @@ class DataSettings(NodeSettings):
     scenes: Synthetic
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         return {"scenes": {key: value for key, value in settings_of(self.scenes).items() if key not in OF_LABELLED}}
 
 
@@ -35,7 +35,7 @@ STAGE = Stage("data", run)
 
 
 def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> DataInputs:
-    """What a node needs of a split: the output of a data stage, or the files of the given contents by their hashes."""
+    """Return a node's inputs from a split: the output of a data stage, or hashes of the files of the given contents."""
     config = nodes.study.data[name]
     read = {"kind": config.kind, "split": split}
     unlabelled = all("pretraining" in content for content in contents)  # of which nothing is left out

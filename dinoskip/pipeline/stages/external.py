@@ -109,7 +109,7 @@ def _beside(kind: str, place: Path) -> list[str]:
 
 
 def _otherwise(kind: str, name: str, options: Mapping[str, Any]) -> list[str]:
-    """What a later version does otherwise with a spec than the one that published keys of it."""
+    """Return the facts in which this version reads a spec otherwise than the one that published keys of it."""
     facts = []
     if "pos_embed" not in options and (rule := authors_positions(kind, name)) != "timm":
         facts.append(f"positions {rule}")
@@ -134,4 +134,4 @@ HASHES: Mapping[str, Callable[..., str]] = MappingProxyType(
         "store": store_hash,
     }
 )
-"""What a node may ask for by name. With ``seen`` each adds the files that it read to that list."""
+"""Hashes that a node may ask for by name. With ``seen`` each adds the files that it read to that list."""

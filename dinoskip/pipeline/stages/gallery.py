@@ -59,7 +59,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 
 def _contents(config: Any, split: str) -> tuple[Content, ...]:
-    """What the gallery reads of a data set: images, and what can be drawn on them."""
+    """Return the contents of a data set that the gallery reads: images, and the labels that can be drawn on them."""
     if SEGMENTATION.given_by(config):
         masks = (("images", "segmentation", split), ("targets", "segmentation", split))
         return (*masks, ("annotations", split))

@@ -1,4 +1,4 @@
-"""What stages read when they run: data sets, backbones, feature stores."""
+"""Inputs of stages that run: data sets, backbones, feature stores."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def job_of(kind: type[J], variant: Variant, recipe: TrainConfig) -> J:
 def inputs_of(
     nodes: StudyNodes, variant: Variant, dataset: str, splits: Sequence[str]
 ) -> tuple[DataInputs, dict[str, str]]:
-    """What a node reads that trains a variant on a data set, and the nodes that make data of ``online``."""
+    """Return the inputs of a node that trains a variant on a data set, and the nodes that make data of ``online``."""
     images = data.of_dataset(nodes, dataset, "train", *(("images", "pretraining", split) for split in splits))
     outside = {**images.outside, **selected_from(variant), **taught_by(nodes.study)}
     inputs = {**images.inputs, **start_of(nodes, variant)}

@@ -35,7 +35,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 
 def settings_of(study: StudyBase, variants: tuple[Variant, ...]) -> ReportSettings:
-    """What a study's report reads of its settings."""
+    """Return the settings that a study's report reads."""
     return ReportSettings(study.section(ReportConfig), study.name, _card(study), variants, study.data, recipe_of(study))
 
 

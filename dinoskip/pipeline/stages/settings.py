@@ -57,7 +57,7 @@ class PretrainSettings(TrainingSettings):
     job: PretrainJob
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         return {**super().recorded(settings_of), "pretrain": hashed_recipe(settings_of(self.job.pretrain))}
 
 
@@ -97,7 +97,10 @@ class FeatureSettings(NodeSettings):
         request: FeatureRequest,
         without_norm: bool,
     ) -> FeatureSettings:
-        """What a task requests of a network's evaluated blocks; ``without_norm``: of no norm, else the usual."""
+        """Return the features that a task requests of a network's evaluated blocks.
+
+        They are under no norm with ``without_norm``, else under the usual one of each facet.
+        """
         norms = ["none" if without_norm else usual_norm(facet, nodes.study.evaluate.norm[0]) for facet in facets]
         return cls(
             use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version,
@@ -117,7 +120,7 @@ class FeatureSettings(NodeSettings):
 
     @property
     def name(self) -> str:
-        """What tells them from others of the same images and network: ``segmentation-out-final-square-224``."""
+        """Name, unique among features of the same images and network: ``segmentation-out-final-square-224``."""
         sized = (key if value is True else str(value) for key, value in self.transform.items())
         of = [f"{'' if of else 'no-'}{what}" for what, of in self._requested.items()]
         return "-".join([self.use, "+".join(self.facets), "+".join(dict.fromkeys(self.norms)), *sized, *of])
@@ -130,7 +133,7 @@ class FeatureSettings(NodeSettings):
         return {what: of for (what, usually), of in zip(usual.items(), self.reads, strict=True) if of != usually}
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         facets, norms = list(self.facets), list(self.norms)
         return {
             "facet": facets[0] if len(facets) == 1 else facets,
@@ -148,7 +151,7 @@ class FeatureSettings(NodeSettings):
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What a task may read of the study beside its section; what its record does not name is as here."""
+    """Settings of the study that a task may read beside its section; those not named by its record are as here."""
 
     seed: int = 0
     multiscale: Sequence[int] | str | None = None
@@ -158,9 +161,9 @@ class StudySettings:
 
 @dataclass(frozen=True)
 class TaskSettings(NodeSettings):
-    """What a node of a task may read: its section, and of the study what its record names.
+    """Settings that a node of a task may read: its section, and those of the study that its record names.
 
-    ``facets`` and ``norms`` are what is read of the network itself; ``read`` is the facet of stores that have several.
+    ``facets`` and ``norms`` are those read of the network itself; ``read`` is the facet of stores that have several.
     ``stated`` are those of the two that are part of the key. ``windows`` are features, by role, that are computed as
     they are read. ``network``: whether the network is read, too; ``backbone`` is the variant's, if it is not trained in
     the study.
@@ -179,7 +182,7 @@ class TaskSettings(NodeSettings):
     backbone: str | None = None
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         own = settings_of(self.section)
         settings = {name: value for name, value in own.items() if name not in self.record.not_in_key}
         content = content_of_part("tasks", self.record.name)

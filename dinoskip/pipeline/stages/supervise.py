@@ -24,7 +24,7 @@ from dinoskip.settings.specs import exported_weights
 from dinoskip.training.supervised_config import SupervisedConfig, SupervisedJob
 
 KEY = "supervised"
-"""Where the recipe stands in a node's settings, since before the section was called ``supervise``."""
+"""Key of the recipe in a node's settings, older than the name ``supervise`` of the section."""
 
 
 class SuperviseSection(SupervisedConfig):
@@ -42,7 +42,7 @@ class SupervisedSettings(TrainingSettings):
     context: Mapping[str, Any]
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
-        """What the key of the node is made of."""
+        """Return the settings that the key of the node is computed from."""
         recipe = hashed_recipe(settings_of(self.job.supervise))
         return {**super().recorded(settings_of), KEY: recipe, "context": dict(self.context)}
 

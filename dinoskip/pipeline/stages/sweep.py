@@ -74,9 +74,9 @@ class ShortRun:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep leaves: its runs by ascending rate, the rate chosen, and why that is unresolved, if it is.
+    """Result of a sweep: its runs by ascending rate, the rate chosen, and the reason if that is unresolved.
 
-    ``trivial`` is what the most frequent class gets by ``measure``, ``epochs`` the length of a run.
+    ``trivial`` is the ``measure`` of always answering the most frequent class, ``epochs`` the length of a run.
     """
 
     measure: str
@@ -216,7 +216,10 @@ def beyond_edge(rates: Sequence[ShortRun]) -> float | None:
 
 
 def unresolved(rates: Sequence[ShortRun], trivial: float) -> str:
-    """Why no rate of ``rates`` (ascending) can be called the best, or nothing; ``trivial`` is the rule's value."""
+    """Return the reason why no rate of ``rates`` (ascending) can be called the best, or an empty text.
+
+    ``trivial`` is the value of always answering the most frequent class.
+    """
     if _highest(rates) <= trivial:
         return f"no rate is above always answering the most frequent class ({trivial:.1f})"
     if len(rates) < FEWEST:

@@ -1,7 +1,7 @@
-"""What the stages that train call when they run: torch is imported here, and not by a stage's own file.
+"""Functions that the training stages call when they run: torch is imported here, and not by a stage's own file.
 
-What measures a network while it trains (section ``online``) is built when a run begins, from its data sets. It changes
-no weight, so it is no part of a stage's key: what has been trained is not trained again to be measured.
+The observers that measure a network during training (section ``online``) are built when a run begins, from its data
+sets. They change no weight, so they are no part of a stage's key: a network is not trained again to be measured.
 """
 
 from __future__ import annotations

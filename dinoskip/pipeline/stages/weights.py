@@ -33,7 +33,7 @@ class UntrainedSettings(StartSettings):
 
 
 def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
-    """How variants without a ``backbone`` are trained."""
+    """Return the training recipe of variants without a ``backbone``; None if the study trains none."""
     return study.find(PretrainSection) or study.find(SuperviseSection)
 
 
