@@ -1,7 +1,7 @@
-"""What the commands share: how one is declared, options that several have, and how results are printed.
+"""Declaration of commands, options that several of them have, and printing of results.
 
-No torch at import, here and in all of this package: ``dinoskip --help`` answers at once, and a handler imports what it
-needs when it runs.
+Nothing in this package imports torch when it is imported: ``dinoskip --help`` answers at once, and a handler imports
+the modules that it needs when it runs.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ MEANT = {
     **dict.fromkeys(("--backbone", "--network", "--model", "--weights", "--checkpoint", "--ckpt", "--run"), "NETWORK"),
     **dict.fromkeys(("--output", "--output-dir", "--out-dir", "--save", "-o"), "--out"),
 }
-"""What other programs, and earlier versions, call our options and arguments."""
+"""Names of options and arguments in other programs and in earlier versions."""
 MOST_KEYS = 3
 """Settings of one name that an error shows: enough to see how they are written."""
 MOST_BLOCKS = 1000
 """The highest number of a block that an option takes: above any network's depth, below a list that fills memory."""
 BLOCKS = "all, or blocks such as 3,6,9-12 (default: all)"
-"""What ``--blocks`` takes."""
+"""Values of ``--blocks``."""
 CHECKING = ("validate", "check", "lint")
-"""What other programs call a look at a configuration."""
+"""Commands of other programs that check a configuration."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"no option {option}: {hint}")
 
     def _hint(self, option: str, known: Sequence[str]) -> str:
-        """What is meant by an option that this command does not have: an argument, a setting or an option of its."""
+        """Return a hint for an unknown option: the argument, setting or option that it may stand for; empty if none."""
         near = difflib.get_close_matches(option, MEANT, 1, 0.85)  # a letter is wrong
         meant = MEANT[near[0]] if near else None
         if meant in known:
@@ -307,7 +307,10 @@ def facets_of(text: str) -> list[str]:
 
 
 def recipe_source(args: Args, recipe: str) -> RawConfig:
-    """What a single run reads of ``CONFIG [a.b=value ...]``: of a study's YAML, seed, model, optimizer and recipe."""
+    """Return the settings of a single run from ``CONFIG [a.b=value ...]``: seed, model, optimizer and recipe.
+
+    The file may be that of a study: its other sections and the data set of its recipe are left out.
+    """
 
     from dinoskip.pipeline.study import Study  # not before a foreign package eval can be named
 

@@ -107,14 +107,14 @@ def _shared_parser() -> Parser:
 
 
 def _shared_help() -> str:
-    """What ``eval --help`` says of the options that every task has."""
+    """Return the part of ``eval --help`` on the options that every task has."""
     of_all = _shared_parser().format_help().partition("\n")[2]
     usage = "dinoskip eval TASK NETWORK [NETWORK ...] --data DIR --out DIR [a.b=value ...] [options]"
     return f"\n{usage}\n\noptions of every task:\n{of_all}"
 
 
 def _shared_options(parser: argparse.ArgumentParser) -> None:
-    """What tasks and the gallery are told: data, output, blocks, and how to compute."""
+    """Add the options that the tasks and the gallery share: data, output, blocks and options for computing."""
     data_option(parser, "the data set's folder; none of a synthetic kind", required=False)
     parser.add_argument(
         "--kind",
@@ -139,7 +139,7 @@ def _shared_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_stage(parser: Parser, stage: Stage) -> None:
-    """What a command has of its stage: the settings that it takes, its kind of data, and its flags."""
+    """Add to a command its stage's settings, kind of data and flags."""
     assert stage.command is not None
     parser.set_defaults(kind=stage.command.kind, settings=[])
     parser.settings = partial(keys_of, stage.section, stage.place)
@@ -222,7 +222,7 @@ def export_features(args: Args) -> int:
 
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
-    """What rows call the data set of ``--data``: its ``dataset_name``, as far as a name may be it."""
+    """Return the data set's name in rows: its ``dataset_name``, made a valid name of at most 64 characters."""
     of_data = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
     config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), of_data)).dataset
     return re.sub(r"[^A-Za-z0-9._-]+", "_", config.dataset_name).lstrip("._-")[:64] or "data"

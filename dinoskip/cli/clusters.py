@@ -123,7 +123,7 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What a job writes, its name and how it trains; of a study what runs it."""
+    """Output folder, name and training recipe of a job; for a study also the study and its runner."""
 
     output: Path
     name: str
@@ -132,7 +132,7 @@ class _Submitted:
 
 
 def _settled(job: Args, on_gpus: bool) -> _Submitted:
-    """Where a job writes, its name, and how it trains, after a look at its settings."""
+    """Return a job's output folder, name and training recipe, after a check of its settings."""
     if job.handler is studies.run:
         study, runner = studies.look(job)
         if on_gpus and (study.device, study.evaluate.precision) == ("auto", "auto"):

@@ -1,4 +1,4 @@
-"""What ``plan --cluster FILE`` says: hours over the workers that a cluster's file names, memory and disk."""
+"""Output of ``plan --cluster FILE``: hours on the workers that the cluster's file names, memory and disk."""
 
 from __future__ import annotations
 

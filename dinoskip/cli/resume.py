@@ -14,7 +14,7 @@ from dinoskip.io.files import read_json
 from dinoskip.runtime.console import log
 
 COMMANDS = ("run", "pretrain", "supervise", "submit")
-"""What may be begun again: a file of a folder that somebody sent runs nothing else."""
+"""Commands that may be resumed: a file in a folder that somebody sent runs nothing else."""
 OF_STUDY, OF_TRAINING = "command.json", "env.json"
 
 
@@ -30,7 +30,10 @@ def add_commands(commands: Any) -> None:
 
 
 def noted(run: Path) -> tuple[Path, list[str]]:
-    """Where the run's command was given, and its words. Raises :class:`ConfigError` where that is not noted."""
+    """Return the folder in which the run's command was given, and the words of the command.
+
+    Raises :class:`ConfigError` where they are not recorded, :class:`DataError` where the record is no command.
+    """
     if not run.is_dir():
         raise ConfigError(f"{run}: no such folder", "name the folder of a run or of a study")
     for name in (OF_STUDY, OF_TRAINING):

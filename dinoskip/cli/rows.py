@@ -100,7 +100,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
 
 
 def _read_at(benchmark: Benchmark, rows: Rows) -> str:
-    """Where blocks are read, if the name of the measure does not say it; classifiers are not read at a block."""
+    """Return ``, read at FACET``; empty where the measure's name says it, and for classifiers, which read no block."""
     facet = next(iter(rows.values())).facet
     return f", read at {facet}" if facet and "read at" not in benchmark.setting else ""
 

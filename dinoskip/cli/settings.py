@@ -74,7 +74,7 @@ def _once(choices: list[list[Setting]]) -> list[Setting]:
 
 
 def _range_of(field: FieldInfo) -> Iterator[str]:
-    """What values are allowed: bounds, or the choices."""
+    """Yield the values that a field allows: its bounds, and its choices."""
     bounds = [bound for part in (field.metadata, *_metadata(field.annotation)) for bound in _bounds(part)]
     yield from dict.fromkeys(bounds)
     choices = [json_text(choice) for choice in _choices(field.annotation)]

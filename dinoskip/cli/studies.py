@@ -323,7 +323,7 @@ def report(args: Args) -> int:
 
 
 def _training_state(path: Path) -> dict[str, Any] | None:
-    """What a training that is not finished says of itself; None if there is none, or not any more."""
+    """Return the recorded state of an unfinished training; None if the file is missing, removed or unreadable."""
     try:
         state = read_json(path)
     except DataError as error:

@@ -110,7 +110,7 @@ def pretrain(args: Args) -> int:
 
 
 def training_folder(data: str | Path) -> Path:
-    """Where ``supervise --data`` has its training images: in ``train``, or in the folder itself."""
+    """Return the folder of training images of ``supervise --data``: its ``train``, or the folder itself."""
     inside = split_path(Path(data), "{split}", "train")
     return inside if inside.is_dir() else Path(data)
 
