@@ -292,7 +292,7 @@ def _card(stores: Sequence[FeatureStore], name: str) -> str:
 
 
 def _about(store: FeatureStore) -> dict[str, str]:
-    """What a card lists of the features' origin; folders of the machine that made them are left out of it."""
+    """Return a card's entries on the origin of the features, without folders of the machine that made them."""
     known, manifest = store.provenance, store.manifest
     network, images = (known.get(name, {}) for name in ("network", "images"))
     listed: dict[str, Any] = {

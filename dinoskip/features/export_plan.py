@@ -174,9 +174,9 @@ def plan_export(backbone: Backbone, dataset: ImageSet, settings: ExportSettings)
 
 
 def provenance_of(backbone: Backbone, plan: ExportPlan, images: Mapping[str, Any]) -> dict[str, Any]:
-    """What a store's features are of, beyond what decides them: the network's spec and file, how images came to it.
+    """Return a store's provenance beyond what determines its features: network spec and file, preprocessing, images.
 
-    ``images`` are facts of the images that whoever exports knows, such as their format and root.
+    ``images`` are facts about the images that the exporter has, such as their format and root.
     """
     file, manifest = weights_file(backbone.spec), plan.manifest
     network = {"spec": backbone.spec, "weights_hash": manifest["weights_hash"], "precision": backbone.precision}

@@ -320,9 +320,9 @@ class FeatureStore(FeatureSet):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What the features are of: ``network``, ``input``, ``images``, ``date``, ``version``, ``kernels``.
+        """The origin of the features: ``network``, ``input``, ``images``, ``date``, ``version``, ``kernels``.
 
-        {} of stores in memory and of those of earlier versions. It is a note, which nothing is computed from.
+        {} for stores in memory and for those of earlier versions. It is a note: nothing is computed from it.
         """
         if not (self.path / PROVENANCE).is_file():
             return {}

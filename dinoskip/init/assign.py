@@ -168,7 +168,7 @@ def zeros(model: nn.Module, names: Iterable[str | None]) -> Assignments:
 
 
 def _without_heads(attention: Attention) -> str | None:
-    """Why the rows of an attention's factors are no heads of one query and one key each, or None."""
+    """Return the reason why the rows of an attention's factors are no heads of one query and one key each, or None."""
     if "a difference of two softmaxes" in attention.additions:
         return "a head has two queries and two keys"
     return None

@@ -1,4 +1,4 @@
-"""What an optimizer with matrices has to do for a network, without the network: parameters are on the meta device."""
+"""Work of a preconditioned optimizer on a network, computed without the network: parameters are on the meta device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dinoskip.settings.vit_config import VitConfig
 def shares_on_paper(
     network: VitConfig, config: OptimizerConfig, ranks: int, head: tuple[int, int, int] | None = None
 ) -> list[Share]:
-    """What each of ``ranks`` ranks would own; nothing where the optimizer shares nothing out.
+    """Return the share that each of ``ranks`` ranks would own; empty where the optimizer shares nothing out.
 
-    ``head`` is of a DINO head: prototypes, hidden channels, bottleneck.
+    ``head`` are the sizes of a DINO head: prototypes, hidden channels, bottleneck.
     """
     with torch.device("meta"):
         parts: list[nn.Module] = [create_model(network.name, depth=network.depth, img_size=network.img_size)]

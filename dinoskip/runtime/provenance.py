@@ -1,4 +1,4 @@
-"""When, by which version and with which kernels something was computed: recorded beside what is compared, not in it."""
+"""Date, version and kernels of a computation, recorded beside the files that are compared and not in them."""
 
 from __future__ import annotations
 

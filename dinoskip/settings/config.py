@@ -30,13 +30,13 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
     meant: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What to write for keys that it has not and that are often tried."""
+    """Replacements for keys that it does not have and that are often tried."""
     key_version: ClassVar[int] = 1
     """Part of keys: raised where a default, or what a setting means, is changed so that results change."""
 
 
 def implementation(place: str) -> Any:
-    """What a settings class is the settings of, by its place ``package.module:name``.
+    """Return the class or function that a settings class configures, by its place ``package.module:name``.
 
     It is imported when something is built: settings alone load no torch.
     """

@@ -1,4 +1,4 @@
-"""What rows of normalised cuts say of how their graphs were made, written and read in one place."""
+"""Protocols of normalised cuts in rows, which state how the graphs were made: written and read in one place."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class CutProtocol:
-    """How the patches of an image were cut: ``tokencut tau=0.2 eps=1e-05, centred, positions mean``.
+    """Protocol by which the patches of an image were cut: ``tokencut tau=0.2 eps=1e-05, centred, positions mean``.
 
-    Patches are joined where their cosine is above ``tau``, else with affinity ``eps`` (0: not said); ``centred``: each
-    image's mean token was subtracted before. MaskCut cuts an image in several ``rounds``, else it is 0. ``positions``
-    is how position was taken out of the features before (docs/tokencut.md), ``keep`` where it was not.
+    Patches are joined where their cosine is above ``tau``, else with affinity ``eps`` (0: not stated). ``centred``:
+    each image's mean token was subtracted before. MaskCut cuts an image in several ``rounds``, else it is 0.
+    ``positions`` is how position was taken out of the features before (docs/tokencut.md), ``keep`` where it was not.
     """
 
     method: str
@@ -47,5 +47,5 @@ class CutProtocol:
 
 
 def treated(centred: bool, positions: str) -> str:
-    """What a protocol says of how features were treated before they were cut: ``, centred, positions mean``."""
+    """Return the part of a protocol on how features were treated before the cut: ``, centred, positions mean``."""
     return f"{', centred' if centred else ''}{'' if positions == 'keep' else f', positions {positions}'}"

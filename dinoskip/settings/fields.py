@@ -47,7 +47,7 @@ Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
 
 
 Facets = Annotated[OneOrSeveral[Facet], AfterValidator(not_empty)]
-"""Where blocks are read (docs/concepts/read_points.md)."""
+"""Facets at which blocks are read (docs/concepts/read_points.md)."""
 READ_AT = "where blocks are read: one or several (docs/concepts/read_points.md); what is shown is of the first"
 
 

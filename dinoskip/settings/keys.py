@@ -1,4 +1,4 @@
-"""Which settings are part of a stage's key, and whether a record of earlier settings says the same as today's."""
+"""Settings that are part of a stage's key, and the test whether a record of earlier settings equals today's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dinoskip.plugins import content_of
 from dinoskip.settings.config import Config, Tree
 
 ONCE_UNNAMED = MappingProxyType({"objective": "dino"})
-"""What a record is of that does not say it: until version 0.2 a training by DINO did not name its objective."""
+"""Values of settings that a record does not name: until version 0.2 a training by DINO did not name its objective."""
 
 
 def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:

@@ -1,4 +1,4 @@
-"""What is read of a block: the tensor (facet) and what is taken of it, and the norm that each is usually read under."""
+"""Read points of a block: the tensor (facet), the part of it that is read, and the usual norm of each facet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def usual_norm(facet: str, norm: str) -> str:
 
 @dataclass(frozen=True)
 class ReadAt:
-    """What is read of blocks: of the tensor ``facet``, what ``of`` says: a norm, or ``patches``, ``cls`` or ``mean``.
+    """Read point of blocks: of the tensor ``facet``, the part ``of``: a norm, ``patches``, ``cls`` or ``mean``.
 
     In keys and names of weights it is text, which this class alone writes and reads: ``final`` for outputs of blocks,
     ``mlp final`` and ``mlp patches`` for other facets.
@@ -35,7 +35,7 @@ class ReadAt:
 
     @classmethod
     def parse(cls, text: str) -> ReadAt:
-        """The inverse of ``str``; facets and what is read of them have no blanks."""
+        """Return the inverse of ``str``; facets and the parts read of them have no blanks."""
         facet, _, of = text.rpartition(" ")
         return cls(of, facet or "out")
 

@@ -36,7 +36,7 @@ class ShippedNetwork:
 
     @property
     def card(self) -> Path:
-        """What it was trained on and how, its licence and its scores."""
+        """Path of the card: the training data and recipe of the network, its licence and its scores."""
         return FOLDER / f"{self.name}.md"
 
 

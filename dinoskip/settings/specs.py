@@ -1,4 +1,4 @@
-"""Where weights are: specs of backbones, checkpoints of runs, headers of weights files. Nothing here imports torch."""
+"""Places of weights: specs of backbones, checkpoints of runs, headers of weights files. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_HEADER = 2**20  # characters
 
 
 def declared_weights(path: Path) -> tuple[VitConfig, dict[str, Any], TensorFile]:
-    """What a weights file says of itself: its model and its info, and all of its header; :class:`WeightsError`."""
+    """Return the model, the info and the whole header of a weights file, or raise :class:`WeightsError`."""
     header = read_tensor_header(path)
     text = header.metadata.get(METADATA_KEY)
     if text is None:
@@ -141,9 +141,9 @@ def without_folders(spec: str) -> str:
 
 
 def training_of(spec: str) -> dict[str, Any]:
-    """What a spec's weights file says of its training: ``epoch``, ``initialisation``, ``optimizer``, where it does.
+    """Return the training facts in a spec's weights file: ``epoch``, ``initialisation`` and ``optimizer``, if recorded.
 
-    Reads the header alone. Empty for backbones from elsewhere, and where there is no such file: opening it says so.
+    Reads the header alone. Empty for backbones from elsewhere, and where there is no such file: opening it fails.
     """
     kind, place, options = split_spec(spec)
     try:
@@ -159,12 +159,12 @@ def training_of(spec: str) -> dict[str, Any]:
 
 
 def authors_positions(kind: str, name: str) -> str:
-    """How a network's authors resize its positions for other image sizes: "dino", "bicubic" or "timm".
+    """Return the rule by which a network's authors resize its positions: "dino", "bicubic" or "timm".
 
-    Of names of timm alone, without registers: DINO and DINOv2 as :func:`dinoskip.models.vit.dino_positions`, MAE by
-    bicubic interpolation without antialiasing. DINOv2 with registers and OpenCLIP resize as timm does; DINOv3's
-    positions are rotary; of other names nothing is known, and timm's rule holds. A folder (``local-dir:``) has the name
-    that its ``config.json`` says; one of ours says its rule.
+    The rule holds for other image sizes. Only names of timm without registers have another rule than timm's: DINO and
+    DINOv2 that of :func:`dinoskip.models.vit.dino_positions`, MAE bicubic interpolation without antialiasing. DINOv2
+    with registers and OpenCLIP resize as timm does, and DINOv3's positions are rotary; for all other names timm's rule
+    is assumed. A folder (``local-dir:``) has the name in its ``config.json``; one that dinoskip wrote states its rule.
     """
     model = name.rpartition("/")[2]
     if name.startswith("local-dir:") and (described := _timm_description(Path(name.removeprefix("local-dir:")))):
@@ -215,7 +215,7 @@ def is_timm_folder(folder: Path, file: str) -> bool:
 
 
 def _timm_description(folder: Path) -> dict[str, Any]:
-    """What timm's ``config.json`` in a folder says; {} where there is none that can be read, or another's."""
+    """Return timm's ``config.json`` in a folder; {} where there is none that can be read, or one of another program."""
     try:
         described = read_json(folder / "config.json")
     except DataError:

@@ -1,6 +1,6 @@
-"""What an evaluation task is: the record that its module in ``eval`` declares, and the one table of all records.
+"""Evaluation tasks: the record that the module of each in ``eval`` declares, and the one table of all records.
 
-Whoever needs to know something of a task (report, board, gallery, estimate, command line, ...) reads its record here.
+All other modules (report, board, gallery, estimate, command line, ...) read the facts about a task from its record.
 A record's module imports the task's settings, and its arithmetic only when it is used: records cost no import of torch.
 """
 
@@ -64,7 +64,7 @@ class BlockPictures:
 
 
 Pictures = Literal["", "heads", "maps"] | SurfacePictures | StripPictures
-"""What a task leaves for the gallery: nothing, the probe's heads, maps (:mod:`eval.picture_maps`), or one of these."""
+"""Pictures of a task for the gallery: none, the probe's heads, maps (:mod:`eval.picture_maps`), or one of these."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TaskMetric:
         return name.startswith(self.name[:-1]) if self.varies else name == self.name
 
     def said(self, name: str) -> str:
-        """What tables call the metric ``name`` of a row."""
+        """Return the name in tables of the metric ``name`` of a row."""
         return self.label.replace("*", name[len(self.name) - 1 :]) or name
 
 
@@ -129,7 +129,7 @@ class TaskOption:
 
 @dataclass(frozen=True, eq=False)
 class TaskInputs:
-    """What a task is given to measure one network on one data set.
+    """Inputs of a task that measures one network on one data set.
 
     ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, takes
     several norms or says that it needs it has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``.
@@ -164,7 +164,7 @@ class TaskInputs:
 
 @dataclass(frozen=True, eq=False)
 class FloorInputs:
-    """What a task is given to measure pixels without a network: its settings, labels and image sizes, both by role."""
+    """Inputs of a task that measures pixels without a network: its settings, labels and image sizes, both by role."""
 
     settings: Any
     labels: Mapping[str, Any]

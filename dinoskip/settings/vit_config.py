@@ -51,9 +51,9 @@ def _ours_or_timms(name: Any, ours: ValidatorFunctionWrapHandler) -> Any:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What is read off a network: of its levels (blocks) pixels a cell and channels, and ``multiple`` of image sides.
+    """Facts about a network: pixels per cell and channels of its levels (blocks), and the ``multiple`` of image sides.
 
-    ``features`` are the channels that its classifier would read, ``parameters`` the numbers in its weights.
+    ``features`` are the channels that its classifier would read, ``parameters`` the number of its weights.
     """
 
     strides: tuple[int, ...]
@@ -84,7 +84,7 @@ SHAPES: dict[str, tuple[int, int]] = {
 
 
 def timm_name(name: str) -> str:
-    """What timm's factory calls the skipless network of one of our names."""
+    """Return the name in timm's factory of the skipless network that is ``name`` here."""
     return f"skipless_{name}_224"
 
 
@@ -161,7 +161,7 @@ class SkipWeight(Config):
         return self.start + (self.end - self.start) * share
 
     def weights(self, value: float, depth: int) -> Weights:
-        """What the sublayers of ``depth`` blocks have where the weight is ``value``."""
+        """Return the skip weights of the two sublayers of each of ``depth`` blocks where the weight is ``value``."""
         if self.sublayers == "constant":
             return [(value, value)] * depth
         last = 2 * depth - 1
@@ -174,7 +174,7 @@ class SkipWeight(Config):
 
 
 class VitConfig(Config):
-    """What fixes a model's parameters and function: enough to rebuild it from a weights file."""
+    """Settings that determine a model's parameters and function: enough to rebuild it from a weights file."""
 
     name: NetworkName = Field(
         "vit_small_patch16", description="size and patch of the ViT, or timm:NAME for a network of timm"
@@ -209,7 +209,7 @@ class VitConfig(Config):
 
     @model_serializer(mode="wrap")
     def _as_before_these_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Where they are off, and in weights files resized as timm does, written as before they were settings."""
+        """Leave out settings that are off, and timm's resizing in weights files: written as before these settings."""
         written: dict[str, Any] = dump(self)
         for name in ("graying", "temperature", "skip_weight", "layer_scale"):
             if getattr(self, name) is None:
@@ -286,12 +286,12 @@ class VitConfig(Config):
 
     @property
     def timm_name(self) -> str | None:
-        """What timm calls the network; None of a network of ours."""
+        """Name of the network in timm; None for a network of dinoskip."""
         return self.name.removeprefix(TIMM) if self.name.startswith(TIMM) else None
 
     @property
     def facts(self) -> NetworkFacts:
-        """What is read off a network of timm's; it imports torch."""
+        """Facts about a network of timm's; reading them imports torch."""
         read: Any = implementation("dinoskip.models.network_facts:facts_of")
         facts: NetworkFacts = read(self.timm_name, self.img_size)
         return facts
