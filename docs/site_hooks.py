@@ -1,4 +1,4 @@
-"""What the site has beside the pages of this folder: reference pages, notebooks, pages of the top level.
+"""Pages of the site beside those of this folder: reference pages, notebooks, pages of the top level.
 
 mkdocs calls the functions ``on_*`` (``hooks`` in mkdocs.yml). Links to source files lead out of the site and become
 names.

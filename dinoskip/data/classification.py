@@ -86,7 +86,9 @@ def draw_erased(size: int, chance: float, rng: random.Random) -> tuple[int, int,
 
 
 def draw_mix(config: ClassAugmentConfig, rng: np.random.Generator) -> tuple[float, tuple[int, int, int, int]]:
-    """How a pair is mixed: the share an image keeps, and for cutmix the box (top, bottom, left, right) it loses.
+    """Draw the mixing of a pair.
+
+    Return the share of itself that an image keeps, and for cutmix the box (top, bottom, left, right) that it loses.
 
     The formulas of timm's Mixup: share ~ Beta(alpha, alpha); cutmix cuts a square of area 1 - share around a uniform
     centre, and its share is corrected to what is left where the square crosses the border. Mixup has a box of zeros.

@@ -91,7 +91,7 @@ class ClassAugmentConfig(Config):
 
 
 DataPath = Literal["crops", "decode", "resident"]
-"""Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
+"""Location of the work of reading. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
 
 ``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and augments: for
 few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.

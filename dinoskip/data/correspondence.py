@@ -1,4 +1,7 @@
-"""Which patches of two crops of an image show the same point of the scene: known from the boxes that were cut."""
+"""Pairs of patches, in two crops of an image, that show the same point of the scene.
+
+They follow from the boxes that were cut.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +60,10 @@ class Correspondence:
         return Matches(_columns(tokens, np.int64), _columns(weights, np.float32))
 
     def _places(self, sides: np.ndarray, flips: np.ndarray, view: int) -> np.ndarray:
-        """Where along one axis the patches of ``view`` lie in the other view, counted in its patches; -1: outside.
+        """Return the positions along one axis of the patches of ``view`` in the other view, in its patches.
 
         ``sides`` (B, 2, 2): begin and length of both views in pixels; ``flips`` bool (B, 2). Returns float64 (B, grid)
-        in 0..grid-1, 0 the first patch's centre.
+        in 0..grid-1, 0 the first patch's centre; -1 is outside.
         """
         this_view, other_view = sides[:, view, :, None], sides[:, 1 - view, :, None]
         centres = (np.arange(self.grid) + 0.5) / self.grid

@@ -164,7 +164,7 @@ class DetectionDataset(LabelledImages):
         return read_voc_xml(self.annotation_paths[index])
 
     def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
-        """Return which pixels of an image its annotation says it is for; None if it does not."""
+        """Return the frame that the size in an annotation implies: upright or stored pixels, None if neither."""
         return frame_said(self.image_paths[index], self.given(index)[1])
 
     def boxes_in_shares(self, index: int, *, upright: bool) -> np.ndarray:

@@ -15,7 +15,7 @@ from dinoskip.data.resident import Resident
 
 
 class CutOnDevice(MultiCropTransform):
-    """What both share: boxes are drawn with the batch, and cut where the pixels lie."""
+    """Base of the two transforms that draw boxes with the batch and cut them on the device that holds the pixels."""
 
     def boxes(self, sizes: np.ndarray, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
         """Draw the boxes of images of ``sizes`` (B, 2): ``global_boxes`` and ``local_boxes``, int64 (V·B, 4)."""

@@ -85,7 +85,10 @@ def mask_level(ranks: Ranks, labels: NDArray[np.uint8]) -> float | None:
 
 @dataclass(frozen=True)
 class BoxEdges:
-    """What sides of boxes in one picture are compared with: ranks of edges across and down (H, W), coarse colours."""
+    """Features of a picture with which the sides of boxes are compared.
+
+    They are the ranks of edges across and down (H, W), and coarse colours.
+    """
 
     across: Ranks
     down: Ranks

@@ -29,7 +29,7 @@ READERS = 8  # files in flight: on a network file system a read waits, and does 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Where the bytes of a set's images lie: image i is ``sizes[i]`` bytes from ``offsets[i]`` of ``paths[i]``.
+    """Locations of the bytes of a set's images: image i is ``sizes[i]`` bytes from ``offsets[i]`` of ``paths[i]``.
 
     ``offsets``, ``sizes`` and ``times`` (of the last change of the file, ns) are int64 (N,); names of images are shown
     below the folder ``root``.
@@ -92,9 +92,10 @@ class ImageFiles:
 
 @dataclass(frozen=True)
 class Common:
-    """What two sets share: ``count`` of the ``looked_at`` images of the first, of ``total``, are in the second.
+    """Images that two sets have in common.
 
-    ``example`` are the names of such an image in both. ``same``: both are the same files, under whatever names.
+    ``count`` of the ``looked_at`` images of the first set, which has ``total``, are in the second. ``example`` are the
+    names of such an image in both. ``same``: both are the same files, under whatever names.
     """
 
     count: int

@@ -26,7 +26,7 @@ class ImageFolder:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run notes of changed pixels: nothing, they are as they were."""
+        """The run's record of changed pixels: it is empty, because they are as they were."""
         return {}
 
     @property

@@ -1,6 +1,6 @@
-"""What the label files of a split hold, counted; of at most a hundred files, how well they follow their photographs.
+"""Counts of the values in the label files of a split, and how well labels follow their photographs.
 
-:mod:`dinoskip.data.sets.signatures` judges the counts.
+The latter is measured on at most a hundred files. :mod:`dinoskip.data.sets.signatures` judges the counts.
 """
 
 from __future__ import annotations

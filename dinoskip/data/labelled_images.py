@@ -26,7 +26,7 @@ class LabelledImages:
         return len(self.ids)
 
     def path(self, index: int) -> Path:
-        """Where image ``index`` lies, or the file that holds it with its labels."""
+        """Return the path of image ``index``, or of the file that holds it with its labels."""
         return self.image_paths[index]
 
     @property

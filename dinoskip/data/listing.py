@@ -27,7 +27,7 @@ from dinoskip.io.texts import decoded_text
 
 FULL_HASH_BYTES = 1 << 30  # more is known by a sample: hashing an ImageNet costs more than it protects from
 SAMPLED = "sampled-"
-"""How the fingerprint begins of a set that is known by sizes, times and a sample of its bytes."""
+"""Prefix of the fingerprint of a set that is identified by sizes, times and a sample of its bytes."""
 SAMPLED_FILES = 1024  # three pieces of each: at most 192 MiB are read, however large the set
 _SAMPLED_BYTES = 1 << 16  # at the beginning, in the middle and at the end of a file
 MAX_TEXT = 64 << 20  # bytes of a list
@@ -190,7 +190,7 @@ def _sampled(path: Path, size: int) -> str:
 
 
 def content_marks(paths: Sequence[Path]) -> list[Any]:
-    """What tells these files from others: the sha256 of each (:func:`all_is_read`), else a sample.
+    """Return marks that tell these files from others: the sha256 of each (:func:`all_is_read`), else a sample.
 
     The sample: the size and time of every file in whole seconds, and of 1,024 files, evenly spread, the sha256 of up to
     3 × 64 KiB. Reading an ImageNet to start a run costs more than the protection is worth. Raises :class:`DataError`
@@ -256,5 +256,5 @@ def _sizes_and_times(joined: str) -> str:
 
 
 def prefix_of(marks: Sequence[Any]) -> str:
-    """What a fingerprint of these marks begins with: ``sampled-``, or nothing where every byte was read."""
+    """Return the prefix of a fingerprint of these marks: ``sampled-``, or nothing where every byte was read."""
     return SAMPLED if any(isinstance(mark, list) for mark in marks) else ""

@@ -1,8 +1,8 @@
-"""What every training loader shares: order, micro-batches, bad images. A :class:`BatchTransform` says what a sample is.
+"""Base of every training loader: order, micro-batches, damaged images. A :class:`BatchTransform` defines a sample.
 
-The permutation of an epoch depends on (seed, epoch), what a :class:`BatchTransform` draws for an image on (seed, epoch,
-its number). Hence the number of workers, of ranks or of micro-batches, a resumed run or the cache change nothing in any
-image. Ranks take consecutive slices of one global batch, micro-batches consecutive slices of a rank's.
+The permutation of an epoch depends on (seed, epoch), the draws of a :class:`BatchTransform` for an image on (seed,
+epoch, its number). Hence the number of workers, of ranks or of micro-batches, a resumed run or the cache change nothing
+in any image. Ranks take consecutive slices of one global batch, micro-batches consecutive slices of a rank's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ReadImage = Callable[[int], tuple[int, np.ndarray]]
 
 
 class BatchTransform(Protocol):
-    """How images become a micro-batch (in a worker), and a micro-batch views (in the process that trains).
+    """Transform of images into a micro-batch (in a worker), and of that into views (in the process that trains).
 
     A transform is copied into every worker, so it holds plain values. All it draws must derive from its seed, the epoch
     and the image's number, never from the place in the batch or from global generators.
@@ -87,9 +87,9 @@ def candidates(seed: int, index: int, count: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """How a global batch of ``batch_size`` images is cut: first for ``world_size`` ranks, then in micro-batches.
+    """Division of a global batch of ``batch_size`` images into slices for ``world_size`` ranks.
 
-    ``rank`` has its slice of it, in ``accumulate`` micro-batches.
+    The slice of ``rank`` is divided into ``accumulate`` micro-batches.
     """
 
     batch_size: int
@@ -115,7 +115,7 @@ class BatchSplit:
         return self.batch_size // (self.world_size * self.accumulate)
 
     def start(self, step: int, part: int) -> int:
-        """Where micro-batch ``part`` of this rank's ``step`` begins in the epoch's order."""
+        """Return the position in the epoch's order at which micro-batch ``part`` of this rank's ``step`` begins."""
         return step * self.batch_size + (self.rank * self.accumulate + part) * self.micro
 
 
@@ -202,7 +202,7 @@ class BatchLoader:
     """
 
     batch_setting = "batch_size"
-    """What errors call the size of a batch."""
+    """Name of the batch size in errors."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ GROUPS = ("global", "local")
 
 
 class MultiCropTransform:
-    """What the three share. Every micro-batch has ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS).
+    """Base of three transforms. Micro-batches have ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS).
 
     Where views are made on another device than the CPU, the augmentation is compiled, if ``compiled``.
     """

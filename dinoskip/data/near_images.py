@@ -72,12 +72,13 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class NearCommon:
-    """What two sets share: ``count`` of the ``looked_at`` images of the first, of ``total``, have a near copy.
+    """Images of one set that have a near copy in another.
 
-    ``runs``: how many of them do not follow one the other by number; frames of one recording are one run.
-    ``share_of_other`` of the second set was looked at. ``partners``: the mean number of near copies that each has
-    there, of ``others`` that say something; many where all pictures are alike, as of a fixed camera. ``example`` are
-    the names of such an image in both.
+    ``count`` of the ``looked_at`` images of the first set, which has ``total``, have one. ``runs`` is the number of
+    runs of consecutive images among them; frames of one recording are one run. ``share_of_other`` of the second set was
+    looked at, of which ``others`` images have enough contrast. ``partners`` is the mean number of near copies that each
+    has there; it is large where all pictures are alike, as those of a fixed camera. ``example`` are the names of such
+    an image in both.
     """
 
     count: int

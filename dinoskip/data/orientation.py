@@ -1,4 +1,4 @@
-"""How labels lie of photographs that EXIF turns: upright, as drawing tools show them, or on the pixels as stored.
+"""Orientation of labels of photographs that EXIF turns: upright, as drawing tools show them, or on the stored pixels.
 
 The size of a mask, or the size that an annotation states, says it where a turn changes the sides. Of photographs that
 are turned without that (orientations 2 to 4, and square ones) it is read from the photographs: on borders of labels
@@ -46,14 +46,14 @@ class Oriented(Protocol):
 
     @property
     def labels_by(self) -> str:
-        """How that is known; "" where it is not asked."""
+        """The evidence for :attr:`labels_upright`; "" where it is not asked."""
 
     @property
     def image_paths(self) -> tuple[Path, ...]:
-        """Where each image lies."""
+        """The path of each image."""
 
     def label_frame(self, index: int) -> Reading | None:
-        """Which pixels of an image its label says it is for, by its size; None if it does not."""
+        """Return the frame that the size of a label implies: upright or stored pixels, None if neither."""
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class Bordered(Oriented, Protocol):
     """One whose labels have borders that edges of photographs follow, other than masks and boxes."""
 
     def border(self, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
-        """Where the borders of labels ``index`` are as they are stored, bool at ``size``; None for too short ones."""
+        """Return the borders of labels ``index`` as they are stored, bool at ``size``; None for too short ones."""
 
 
 D = TypeVar("D", bound=Oriented)
@@ -69,7 +69,11 @@ D = TypeVar("D", bound=Oriented)
 
 @dataclass
 class _Evidence:
-    """What files say: the sizes of some, and of each other one how much better its labels follow it upright."""
+    """Evidence of the files.
+
+    It holds the frame of each file whose size implies it, and for each other file how much better its labels follow it
+    upright.
+    """
 
     by_size: dict[str, list[str]] = field(default_factory=lambda: {"upright": [], "stored": []})
     unsaid: list[int] = field(default_factory=list)
@@ -78,7 +82,7 @@ class _Evidence:
 
 
 class Orientation(NamedTuple):
-    """How labels were taken of photographs that EXIF turns where sizes do not say it, and by what."""
+    """Frame of the labels of photographs that EXIF turns, where sizes do not say it, and the evidence for it."""
 
     reading: Reading
     by: str
@@ -201,7 +205,10 @@ def _first(evidence: _Evidence) -> str:
 
 
 def _both_levels(opened: Oriented, index: int, orientation: int) -> tuple[float, float] | None:
-    """How well the labels of an image follow it if they are drawn upright, and as stored; None without borders."""
+    """Return how well the labels of an image follow it if they are drawn upright, and as stored.
+
+    The result is None for labels without borders.
+    """
     stored = small_image(read_image(opened.image_paths[index], upright=False))
     views = turn_upright(stored, orientation), stored
     if isinstance(opened, SegmentationDataset):

@@ -1,4 +1,4 @@
-"""What must hold at the border of every labelled data set, whatever its kind: one check each, one line for a violation.
+"""Checks of labelled data sets at their border, whatever their kind: one function for each, one line for a violation.
 
 Names and numbers resolve, each once; points and boxes are finite and lie in their image; sizes are those of the files.
 A kind says in its own reader which of these hold where. Every violation is a :class:`DataError` that names the file,

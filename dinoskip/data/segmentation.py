@@ -92,7 +92,7 @@ class SegmentationDataset(LabelledImages):
 
     @property
     def list_name(self) -> str:
-        """Which images these are, for a result row: ``trainaug``, or ``train, 3000 of 20210 by seed 0``."""
+        """The list of these images for a result row: ``trainaug``, or ``train, 3000 of 20210 by seed 0``."""
         return f"{self.split}, {self.drawn}" if self.drawn else self.split
 
     @property
@@ -122,7 +122,7 @@ class SegmentationDataset(LabelledImages):
         return labels
 
     def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
-        """Return which pixels a mask's size says it is for, of a photograph that EXIF turns; None if it does not."""
+        """Return the frame that a mask's size implies of a photograph that EXIF turns; None if it implies neither."""
         expected, orientation = stored_geometry(self.image_paths[index])
         if not sizes_tell(expected, orientation):
             return None

@@ -1,4 +1,4 @@
-"""Where training images come from: a plain folder, or tar shards (WebDataset's layout, and our packed ones).
+"""Sources of training images: a plain folder, or tar shards (WebDataset's layout, and our packed ones).
 
 Shards are read in place: headers once, for an index of offsets, then images by offset, in any order, by any number of
 processes. Nothing is extracted.

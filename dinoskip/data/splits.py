@@ -1,4 +1,4 @@
-"""How the folder or file of a split is called: ``val`` may be ``valid`` or ``validation``."""
+"""Names of the folder or file of a split: ``val`` may be ``valid`` or ``validation``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scenes are made of: objects cut out of bundled photographs, and stretches of others as backgrounds.
+"""Parts of scenes: objects cut out of bundled photographs, and stretches of others as backgrounds.
 
 The photographs are those inside the scikit-image and scikit-learn packages; nothing is downloaded. Resizing and drawing
 are Pillow's, in whole numbers, so that the same seed gives the same bytes on any machine.
@@ -31,7 +31,10 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def photo_path(name: str) -> Path:
-    """Where the photograph lies inside its installed package; :class:`DataError` if the package does not have it."""
+    """Return the path of a photograph inside its installed package.
+
+    Raises :class:`DataError` if the package does not have it.
+    """
     package, inside = PHOTOS[name]
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []

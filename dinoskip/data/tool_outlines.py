@@ -50,7 +50,7 @@ class Picture:
 
     @property
     def bounds(self) -> Bounds:
-        """Where the picture lies, from its header; :class:`DataError` if it is none."""
+        """The box of the picture, from its corner and its header; :class:`DataError` if it is not a picture."""
         height, width = size_from_bytes(self.encoded, "the picture of an object")
         return (*self.corner, width, height)
 

@@ -18,7 +18,7 @@ from dinoskip.data.view_targets import ViewTargets, WithTargets
 
 @dataclass(frozen=True)
 class ViewRecipe:
-    """How the views of an image are made.
+    """Settings of the views of an image.
 
     Args:
         crops: sizes and scales of the crops.

@@ -1,4 +1,4 @@
-"""How well labels follow their photographs as they are, and turned in the other seven ways that EXIF numbers.
+"""Measures of how well labels follow their photographs, as they are and turned in the other seven ways EXIF numbers.
 
 Masks and boxes that were mirrored or rotated on their way follow their photographs only when they are turned back;
 labels of other photographs follow them in no way. Only borders are asked: whether regions are of one colour is right

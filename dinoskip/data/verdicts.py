@@ -17,7 +17,7 @@ State = Literal["said", "doubtful", "refused"]
 
 @dataclass(frozen=True)
 class DataVerdict:
-    """What a check found in the data.
+    """Verdict of a check on the data.
 
     Args:
         check: the name of the check, such as ``equal-files``.
@@ -37,12 +37,12 @@ class DataVerdict:
 
     @property
     def name(self) -> str:
-        """What ``--accept`` takes: ``equal-files:voc2012``."""
+        """The name for ``--accept``: ``equal-files:voc2012``."""
         return f"{self.check}:{self.data}"
 
     @property
     def line(self) -> str:
-        """What pages say of it."""
+        """The text of the verdict on pages."""
         return self.text if self.state == "said" else f"{self.text} ({self.state})"
 
 

@@ -1,4 +1,4 @@
-"""What an objective must know of the views of a micro-batch beside their pixels: masks, matching patches."""
+"""Targets of an objective that follow the views of a micro-batch, beside their pixels: masks, matching patches."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class WorkerLoader(DataLoader):
             atexit.register(_close, weakref.ref(self))
 
     def failure(self, error: Exception, due: int, near: Callable[[], Sequence[str]]) -> DataError:
-        """What to raise for ``error``: which worker died or hangs at batch ``due``, and the images it may be at.
+        """Return an error for ``error``: the worker that died or hangs at batch ``due``, and the images it may be at.
 
         ``near`` is asked for their names once the worker has ended: until then the signal of its end may still come.
         """

@@ -1,4 +1,4 @@
-"""What passes through each block of a ViT: tokens, queries and keys, and what its sub-blocks add, block by block.
+"""Activations of each block of a ViT: tokens, queries and keys, and the outputs of its sub-blocks, block by block.
 
 Forward hooks of one pass; they are gone when it ends. Shapes: tokens (B, N, C) with prefix tokens first, queries and
 keys (B, heads, N, dh).
@@ -38,11 +38,11 @@ class BlockActivations:
     normed: Tensor | None = None
     """norm1's output: what attention sees."""
     attended: Tensor | None = None
-    """What attention gives, LayerScale included, skip not."""
+    """Output of attention, LayerScale included, skip not."""
     middle: Tensor | None = None
     """norm2's input: attention's output, plus the skip where there is one."""
     mixed: Tensor | None = None
-    """What the MLP gives, LayerScale included, skip not."""
+    """Output of the MLP, LayerScale included, skip not."""
 
     @property
     def attention(self) -> Attention | None:

@@ -57,7 +57,7 @@ def attention_measures(block: BlockActivations, *, images: int = 4, heads: int =
 
 @torch.no_grad()
 def attention_tensors(block: BlockActivations, *, images: int, heads: int) -> tuple[Tensor, Tensor] | None:
-    """What :func:`measures_of` needs of a block, where the block lies: nothing waits for a GPU.
+    """Return the tensors that :func:`measures_of` reads of a block, on the block's device: nothing waits for a GPU.
 
     Four means float64 (4,), in the order of the fields, and the attention (images, heads, N, N) of which κ is taken.
     """

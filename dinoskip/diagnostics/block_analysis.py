@@ -26,7 +26,10 @@ from dinoskip.settings.config import Config
 
 
 class BlockAnalysisConfig(Config):
-    """How much is looked at; the costly parts are the singular values of attention and of Jacobians."""
+    """Settings of the analysis: how many images, heads, steps and tokens are measured.
+
+    The costly parts are the singular values of attention and of Jacobians.
+    """
 
     kappa_images: int = Field(4, ge=1, description="images of which attention's and sub-blocks' κ is taken")
     kappa_heads: int = Field(3, ge=1, description="heads of which attention's κ is taken, evenly spaced")
@@ -95,7 +98,7 @@ class BlockRow:
     kappa_weights_bound: float = math.nan
     """Theorem 3.1's bound of it (paper 3)."""
     kappa_weights_ceiling: float = math.nan
-    """What it never exceeds."""
+    """Upper limit of it, never exceeded."""
     excess_kurtosis: float = math.nan
     """Of all values of the block's output."""
     channel_kurtosis: float = math.nan

@@ -1,6 +1,7 @@
-"""How far values are from Gaussian: excess kurtosis from streaming moments, negentropy of one-dimensional marginals.
+"""Measures of the distance of values from Gaussian.
 
-Definitions 1 and 3 of *The Quantization Benefits of Residual-Free Transformers*.
+They are excess kurtosis from streaming moments, and negentropy of one-dimensional marginals: definitions 1 and 3 of
+*The Quantization Benefits of Residual-Free Transformers*.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ EXACT = 1536
 NONZERO = 1e-10
 """Singular values below this share of the largest count as zero."""
 LIMIT = 1 / torch.finfo(torch.float64).eps
-"""Where κ is cut: beyond it is rounding noise."""
+"""Value at which κ is clipped: beyond it is rounding noise."""
 Linear = Callable[[Tensor], Tensor]
 
 
@@ -126,7 +126,7 @@ class WeightJacobian:
     bound: float
     """Theorem 3.1's, of nonzero singular values of Λ; it can fail, see :func:`weight_jacobian`."""
     ceiling: float
-    """What κ never exceeds."""
+    """Upper limit of κ, never exceeded."""
 
 
 @torch.no_grad()

@@ -129,9 +129,10 @@ CHOOSERS = {"dse": "DSE", "rankme": "RankMe", "rankme_patches": "RankMe of patch
 
 
 def choices(rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-    """Which epoch each measure would have chosen, by the last block of ``rows`` by epoch; untrained networks left out.
+    """Return the epoch that each measure would choose, by the last block of ``rows``, which are by epoch.
 
-    DSE by its highest peak over the epochs with its own λ, ranks by the highest, position bias by the lowest.
+    Untrained networks are left out. DSE chooses by its highest peak over the epochs with its own λ, ranks by the
+    highest value, position bias by the lowest.
     """
     epochs = sorted(epoch for epoch in rows if epoch > 0)
     last = [max(rows[epoch], key=lambda row: row["block"]) for epoch in epochs]

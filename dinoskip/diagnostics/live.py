@@ -36,7 +36,7 @@ Row = dict[str, list[float]]
 
 
 class ImageReader(Protocol):
-    """What the two images come from."""
+    """Source of the two images."""
 
     def read(self, index: int) -> np.ndarray:
         """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
@@ -108,7 +108,7 @@ def _blocks_of(backbone: nn.Module, images: Tensor) -> Iterable[BlockActivations
 
 
 def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
-    """What a block's values are made of, where it lies; nothing is waited for."""
+    """Return the tensors from which a block's values are computed, on its device; nothing waits for them."""
     tensors = {
         "collapse": [token_cosine_on_device(block.inputs if block.normed is None else block.normed)],
         "kurtosis": [Moments.of(block.output).excess_kurtosis],

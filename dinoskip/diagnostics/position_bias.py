@@ -1,4 +1,4 @@
-"""How much of a token's place in the image its features hold, whatever the image shows (definition ours).
+"""Measure of how much of a token's place in the image its features hold, whatever the image shows (definition ours).
 
 A ridge probe for row and column on held-out images, after tldr-group/dino-saw (arXiv:2603.16840), which takes one
 image; and the share of the features' variance that lies between places. Content has a place, too (sky is above):

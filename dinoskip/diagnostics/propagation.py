@@ -1,4 +1,4 @@
-"""How far signals and gradients travel through one network as it is: a row for each block."""
+"""Propagation of signals and gradients through one network as it is: a row for each block."""
 
 from __future__ import annotations
 

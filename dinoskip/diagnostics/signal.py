@@ -1,4 +1,4 @@
-"""How far signals travel in fresh networks: with skips, without, and without but initialised for it."""
+"""Propagation of signals in fresh networks: with skips, without them, and without but initialised for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the examples of this folder share: an embedded text, training, intervals over seeds, rounding.
+"""Parts that the examples of this folder share: an embedded text, training, intervals over seeds, rounding.
 
 The text is the reference of the Python language, as the standard library ships it for ``help()`` (PSF licence); it is
 read, not copied. Models are transformers' own, of a size that one core trains in seconds.

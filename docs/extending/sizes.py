@@ -15,7 +15,7 @@ from visualize.tables import DataTable
 
 
 class SizesSection(Config):
-    """How large every variant is."""
+    """Settings of the stage ``sizes``."""
 
     unit: Literal["parameters", "bytes"] = "parameters"
 

@@ -1,4 +1,4 @@
-"""What lies in a folder, by evidence: which images are photographs, which are label maps, and who reads its labels.
+"""Recognition of the contents of a folder by evidence: its photographs, its label maps, and the reader of its labels.
 
 Names come first, then content; a question (an error that names two readings) is last. A layout needs two independent
 marks. Two layouts that take other photographs than each other are a mixture, which is refused.

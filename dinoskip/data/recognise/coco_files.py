@@ -182,11 +182,11 @@ def coco_settings(found: list[CocoFile]) -> tuple[dict[str, str], str, tuple[str
 
 
 def coco_name(files: list[CocoFile]) -> str:
-    """What such a layout is called: as Roboflow exports it, or plainly."""
+    """Return the name of such a layout: COCO, or COCO as Roboflow exports it."""
     roboflow = any(one.json.endswith("_annotations.coco.json") for one in files)
     return "COCO as Roboflow exports it" if roboflow else "COCO"
 
 
 def image_folders(files: list[CocoFile]) -> str:
-    """Where the images lie, for messages."""
+    """Return the folders of the images, for messages."""
     return join(", ".join(sorted({one.images or "this folder" for one in files})))

@@ -1,4 +1,4 @@
-"""What an image file is by its pixels: a photograph, a label map, a drawing or a depth map.
+"""Classification of an image file by its pixels: a photograph, a label map, a drawing or a depth map.
 
 Thresholds were measured on 1,389 photographs and 566 lossless label maps (palette, grey, RGB, 16 bits, binary): no
 photograph was taken for a label map, and no label map for a photograph. JPEG quality 20 makes photographs of flat
@@ -31,7 +31,7 @@ _LARGEST = 1024  # pixels a side that are looked at, in the middle: a larger map
 
 @dataclass(frozen=True)
 class ImageContent:
-    """What an image file shows, and whether it is grey: one channel, or three that are equal."""
+    """Content of an image file, and whether it is grey: one channel, or three that are equal."""
 
     kind: ContentKind
     grey: bool = False

@@ -24,7 +24,7 @@ MASK_ENDINGS = (
     "", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_labels", "_gt", "_GT", "_L", "_annotation",
     "_matte", "_m",
 )  # fmt: skip
-"""What names of masks are known to end in, after the image's name; a mask of the image's own name comes first."""
+"""Endings of names of masks after the image's name; a mask of the image's own name comes first."""
 MASK_EXTENSIONS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 """Of masks in formats without loss; PNG comes first."""
 _LOSSLESS = frozenset(MASK_EXTENSIONS)

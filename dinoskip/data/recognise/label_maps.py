@@ -1,4 +1,4 @@
-"""Which of the images below a folder are label maps: by pairs of names, by words in names, and by their content.
+"""Recognition of the label maps among the images below a folder, by pairs of names, by words in names and by content.
 
 Two marks are needed. A group of files is taken for label maps if their content says so (:mod:`content`), and either
 their names are those of photographs in another folder or with another ending, or the folder's name has a word for
@@ -34,7 +34,7 @@ _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 _APPENDED = re.compile(r"(?<=.)[_\-. ][A-Za-z]{1,12}$")
 
 Role = tuple[int, str]
-"""Where in a path a group's name stands (-1: the end of the file's stem with the extension), and the name."""
+"""Position of a group's name in a path (-1: the end of the file's stem with the extension), and the name."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _is_beside_a_picture(partners: Iterable[str], content: Look) -> bool:
 
 
 def _with_the_rest(found: list[MapGroup], rest: Sequence[str], content: Look) -> MapsFound:
-    """Look at images that no name speaks against: are there folders of label maps among them, or single ones?"""
+    """Find folders of label maps, and single ones, among the images that no name speaks against."""
     groups = tuple(sorted(found, key=lambda group: (group.role[0] < 0, -len(group.names), group.role)))
     lossless = [name for name in rest if not is_jpeg(name)]
     by_folder: dict[str, list[str]] = defaultdict(list)

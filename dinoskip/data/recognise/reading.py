@@ -1,4 +1,4 @@
-"""What a folder is read as: which of its images are the photographs, which layout it has, what is left out."""
+"""Interpretation of a folder: its photographs, its layout, and the files that are left out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def phrase(self) -> str:
-        """What is taken by it: ``VOC: 8 photographs of JPEGImages``."""
+        """The photographs that the layout takes, as text: ``VOC: 8 photographs of JPEGImages``."""
         where = f" of {self.shown}" if self.shown else ""
         return f"{self.name}: {len(self.photographs):,} {_plural('photograph', len(self.photographs))}{where}"
 
@@ -90,7 +90,7 @@ class FolderReading:
 
     @property
     def line(self) -> str:
-        """What was taken, and what was left, in one line."""
+        """The files taken, and those left, in one line."""
         parts = [self.layout.phrase]
         if self.maps:
             maps = _plural("label map", self.maps)

@@ -172,7 +172,10 @@ R = TypeVar("R")
 
 
 def _ranged(config: Any, opened: R) -> R:
-    """What a kind opens, with the range of pixels that its settings state: paths of images carry it to the decoder."""
+    """Add the range of pixels in the settings to an opened split or source: paths of images carry it to the decoder.
+
+    Raises :class:`ConfigError` for kinds whose images are read without it.
+    """
     white, known = config.pixel_range, cast(Any, opened)
     if white is None:
         return opened

@@ -57,7 +57,7 @@ class CheckRow:
 
     @property
     def unit(self) -> str:
-        """What the rows of a check count: images, pairs or videos."""
+        """The unit in the rows of a check: images, pairs or videos."""
         return LABELS[self.task].unit if self.task in LABELS else "images"
 
     def fault(self, message: str) -> None:

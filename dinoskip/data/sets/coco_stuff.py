@@ -110,7 +110,7 @@ TRAIN_IDS = "_labelTrainIds"  # how the names end of masks that mmsegmentation c
 
 
 def of_train_ids(classes: ClassMap) -> ClassMap:
-    """What converted masks mean: their values are the numbers of the 171 labels that occur."""
+    """Return the map for converted masks, whose values are the numbers of the 171 labels that occur."""
     used = [value for value in range(len(STUFF_CLASSES)) if COCO_STUFF["171"].table[value] != ILLEGAL]
     table = class_map((), ignored=(IGNORE,)).table
     table[: len(used)] = classes.table[used]
@@ -118,7 +118,7 @@ def of_train_ids(classes: ClassMap) -> ClassMap:
 
 
 def of_ids(classes: ClassMap) -> ClassMap:
-    """What masks mean whose values are the published ids 1 to 182, with 0 unlabelled."""
+    """Return the map for masks whose values are the published ids 1 to 182, with 0 unlabelled."""
     table = class_map((), ignored=(0, IGNORE)).table
     table[1 : len(STUFF_CLASSES) + 1] = classes.table[: len(STUFF_CLASSES)]
     return ClassMap(classes.names, table)

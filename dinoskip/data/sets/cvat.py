@@ -38,7 +38,7 @@ class CvatImage:
 
 @dataclass
 class CvatFile:
-    """What an XML of CVAT holds; ``labels`` in the order of the task, or by name where it lists none."""
+    """Contents of an XML of CVAT; ``labels`` in the order of the task, or by name where it lists none."""
 
     pictures: list[CvatImage] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a kind of data set declares: a configuration class that opens its images and labels, and its published files.
+"""Definition of a kind of data set: a configuration class that opens its images and labels, and its published files.
 
 A kind is one class in one file: of this package, in the table of ``dinoskip/data/sets/__init__.py``, or of a plug-in,
 with an entry point of ``dinoskip.data_kinds``. It derives from :class:`DatasetKind` and has the method of each label
@@ -62,13 +62,13 @@ class Published:
 
 @dataclass(frozen=True)
 class Archives:
-    """What ``data prepare`` needs to know of a kind.
+    """Archives of a kind, for ``data prepare``.
 
-    ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
-    root an archive goes that is not known by name. ``list_folders``: into which folder a .txt or .csv list goes, by its
-    name (others go to the root). ``in_place`` are endings of files that are read where they lie, below the root.
-    ``finish`` makes below the root what is made of several archives, and says in lines
-    what it did; it is called after every preparation.
+    ``published`` are the files of its authors. ``folder_for`` returns the folder below the root for an archive that is
+    not known by name, from its members' names. ``list_folders`` has the folders of .txt and .csv lists by name (others
+    go to the root). ``in_place`` are endings of files that are read where they lie, below the root. ``finish`` makes
+    below the root what is made of several archives, and says in lines what it did; it is called after every
+    preparation.
     """
 
     published: tuple[Published, ...]
@@ -129,7 +129,7 @@ class DatasetKind(Config, ABC):
 
     @property
     def paper_name(self) -> str:
-        """What papers call the data set in their tables; "" of what is in none."""
+        """The name of the data set in the tables of papers; "" of what is in none."""
         return ""
 
     @abstractmethod

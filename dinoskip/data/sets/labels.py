@@ -23,7 +23,7 @@ D = TypeVar("D")
 
 
 class LabelledSplit(Protocol):
-    """What a split is opened as, whatever its label: all that the pipeline itself reads of it.
+    """Interface of an opened split, whatever its label: all that the pipeline itself reads of it.
 
     :class:`dinoskip.data.labelled_images.LabelledImages` has all of it. ``target_files`` are the files that hold what
     images are measured against (their contents are in keys), ``left_out`` counts images that were left out as broken.
@@ -43,10 +43,10 @@ class LabelledSplit(Protocol):
 
 
 OF_A_SPLIT = ("ids", "class_names", "target_files", "left_out", "__len__", "path", "part")
-"""What :class:`LabelledSplit` has; an opened split that lacks one is refused before anything is computed."""
+"""Attributes of :class:`LabelledSplit`; an opened split that lacks one is refused before anything is computed."""
 
 Count = tuple[dict[str, int], Callable[[int], None]]
-"""How often each class occurs, and what reads one item whole (:class:`DataError` if it is damaged) and counts it."""
+"""Occurrences of each class, and the function that reads an item (:class:`DataError` if damaged) and counts it."""
 
 
 def _size(opened: Any) -> int:
@@ -112,7 +112,7 @@ class Label(Generic[D]):
         return hasattr(config, self.method)
 
     def indices(self, opened: D) -> Sequence[Sequence[int]]:
-        """Which indices the reader of :attr:`count` reads of each item."""
+        """Return the indices that the reader of :attr:`count` reads of each item."""
         return [(i,) for i in range(len(self.items(opened)))] if self.read_of is None else self.read_of(opened)
 
 

@@ -1,4 +1,4 @@
-"""Which data set lies in a folder, by what is in it: for the hint of an error when another one was expected there."""
+"""Recognition of the data set in a folder by its contents, for the hint of an error when another was expected there."""
 
 from __future__ import annotations
 

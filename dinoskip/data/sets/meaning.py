@@ -1,4 +1,4 @@
-"""What is to be said of the labels of opened splits; their counts are kept where that is asked for."""
+"""Verdicts on the labels of opened splits; their counts are kept where that is asked for."""
 
 from __future__ import annotations
 

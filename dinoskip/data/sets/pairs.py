@@ -34,7 +34,7 @@ class Pairs:
 
 
 class PairFolders(NamedTuple):
-    """Where the images and the masks of a split lie, and how their names end before the extension, after the id.
+    """Folders of the images and the masks of a split, and the endings of names between the id and the extension.
 
     Files in ``masks`` that end in ``not_masks`` are passed over, if it is given. ``mask_extension`` is that of masks.
     """
@@ -206,6 +206,6 @@ COCO_2017 = (
 
 
 def coco_images(root: Path, part: str) -> Path:
-    """Where the images of ``train2017`` and its like lie: below ``root`` or ``root/images``."""
+    """Return the folder of the images of ``train2017`` and its like: below ``root`` or ``root/images``."""
     require_folder(root, "a COCO folder")
     return root / part if (root / part).is_dir() else root / "images" / part

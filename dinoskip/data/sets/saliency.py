@@ -40,7 +40,7 @@ def object_is_rest(values: LabelValues) -> Finding | None:
 
 
 class SaliencyKind(PairedMasks):
-    """What the three sets share: one split, ``test``, in a folder of images and one of masks."""
+    """Base of the three saliency sets: one split, ``test``, in a folder of images and one of masks."""
 
     signatures = (object_is_rest,)
     root: str = Field(description="folder with the images and masks, or the one that holds it")

@@ -38,7 +38,10 @@ MAX_OVERLAP = 0.12  # of the smaller box
 
 
 class ScenesConfig(SplitSynthetic):
-    """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
+    """Settings of the scenes: their number, their size in pixels, and their classes.
+
+    ``val_fraction`` of the scenes form the validation split.
+    """
 
     labels = ("segmentation", "detection")
     kind: Literal["scenes"] = "scenes"

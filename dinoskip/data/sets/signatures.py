@@ -29,7 +29,7 @@ _MAJORITY, _MANY = 0.95, 20  # the 99th percentile of twenties is .82 of VOC, .2
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule has found: the name of its check, what follows, what was counted, and what to do."""
+    """Finding of a rule: the name of its check, the consequence, the counts, and the remedy."""
 
     check: str
     state: State

@@ -200,7 +200,7 @@ def labelled_by_largest_box(boxes: DetectionDataset) -> LabelledFolder:
 
 
 def annotation_of(image: Path) -> Path:
-    """Where the boxes of an image of a VOC layout are, if it has any."""
+    """Return the path of the boxes of an image of a VOC layout; the file need not exist."""
     return image.parent.parent / "Annotations" / f"{image.stem}.xml"
 
 

@@ -1,4 +1,6 @@
-"""What depth and surface normals share: stacked linear heads scored image by image, how they are chosen, what is saved.
+"""Evaluation that depth and surface normals share: linear heads, stacked and scored image by image.
+
+It also chooses among the heads and saves the results.
 
 Shapes: G groups of blocks (one head each, a rate), L learning rates, n images, M measures.
 """

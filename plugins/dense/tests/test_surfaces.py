@@ -1,4 +1,4 @@
-"""What depth and normals share; the whole is tested with each of them."""
+"""Tests of the evaluation that depth and normals share; the whole is tested with each of them."""
 
 from itertools import pairwise
 from types import SimpleNamespace

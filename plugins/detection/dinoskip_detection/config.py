@@ -45,7 +45,7 @@ class DetectionConfig(Config):
 
     @property
     def label(self) -> str:
-        """What result rows say about the protocol."""
+        """The description of the protocol in result rows."""
         trained = "fine-tuned" if self.fine_tune else "frozen"
         width = "" if self.channels == 256 else f", {self.channels} channels"
         recipe = f"{self.epochs:g} epochs of {self.batch_size} at {self.lr:g}"

@@ -29,9 +29,9 @@ _CHECKED = 50  # steps after which losses are looked at: a GPU is not waited for
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a detector finds in an image: boxes float64 (n, 4) x1 y1 x2 y2, scores (n,), classes from 0, and outlines.
+    """Detections in an image: boxes float64 (n, 4) x1 y1 x2 y2, scores (n,), classes from 0, and outlines.
 
-    Without masks there are none.
+    ``outlines`` is None for a detector without masks.
     """
 
     boxes: np.ndarray
@@ -105,7 +105,7 @@ def _check_finite(finite: Tensor, block: int, done: int) -> None:
 
 @torch.no_grad()
 def find(model: FasterRCNN, objects: Objects, device: torch.device, workers: int = 0) -> list[Found]:
-    """What the detector finds in every image, at most 100 objects each, in pixels of the image."""
+    """Return the detections of every image, at most 100 objects each, in pixels of the image."""
     detections = []
     for _, pixels in read_ahead("detection", range(len(objects)), objects.pixels, workers):
         image = torch.from_numpy(pixels).permute(2, 0, 1).to(device).float() / 255

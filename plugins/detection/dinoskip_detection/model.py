@@ -103,7 +103,10 @@ class BlockMap:
 
 
 class MapPyramid(nn.Module):
-    """What Mask R-CNN takes for its backbone: the map of a block, which is no part of its weights, and the pyramid."""
+    """Backbone for Mask R-CNN: the feature map of a block, and the pyramid made from it.
+
+    The network that gives the map is not part of the module's weights.
+    """
 
     def __init__(self, read: Callable[[Tensor], Tensor], width: int, stride: int, channels: int) -> None:
         super().__init__()

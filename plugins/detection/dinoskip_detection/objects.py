@@ -1,4 +1,4 @@
-"""What a data set says of its images: classes, and objects as COCO's entries, with outlines where it has any."""
+"""Annotations of a data set: classes, and objects as COCO's entries, with outlines where the set has any."""
 
 from __future__ import annotations
 

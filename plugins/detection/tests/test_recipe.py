@@ -1,4 +1,4 @@
-"""What a detector is trained with and on, what is made of its output, and what the baselines are counted on."""
+"""Tests of the training of a detector, of the processing of its output, and of the baselines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is inside backbones on photographs (``dinoskip analyze --data``): rows, distortions, CKA, figures."""
+"""Analysis of backbones on photographs (``dinoskip analyze --data``): rows, distortions, CKA, figures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def photographs(folder: str, count: int) -> list[Path]:
 
 
 def inputs_of(backbone: Backbone, paths: Sequence[Path], size: int) -> Tensor:
-    """What a backbone is given for these images: the centre square of each, (B, 3, size, size)."""
+    """Return the input of a backbone for these images: the centre square of each, (B, 3, size, size)."""
     transform = Transform(mode="center_crop", size=size)
     side, _ = transform.padded_size(size, size, backbone.patch_size)
     pixels = [load_pixels(transform, path, backbone.patch_size) for path in paths]

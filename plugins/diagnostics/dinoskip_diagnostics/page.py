@@ -1,4 +1,7 @@
-"""What the report shows of an analysis: signal propagation, weights block by block, what is inside trained networks."""
+"""Section of the report on an analysis.
+
+It has signal propagation, weights block by block, and the values inside trained networks.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def _figures(of: ShownOf, found: Analysis) -> list[figures.Figure]:
 
 
 def inside_of(of: ShownOf, photographs: Inside) -> Inside:
-    """What was found inside networks, by variant."""
+    """Return the measurements inside networks, by variant."""
     names = of.last_epochs(photographs.inside)
     variants, place = {name: variant for variant, name in names.items()}, list(names).index
     pairs = [

@@ -1,4 +1,4 @@
-"""What an analysis finds, as it is written: ``analysis.json`` of the stage, ``inside.json`` of the command."""
+"""Results of an analysis as they are written: ``analysis.json`` of the stage, ``inside.json`` of the command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CkaPair:
 
 @dataclass(frozen=True)
 class Inside:
-    """What is inside networks on photographs.
+    """Measurements inside networks on photographs.
 
     ``inside`` are ``rows`` and ``histograms`` (:meth:`dinoskip.diagnostics.BlockAnalysis.as_json`) and ``sqnr`` is in
     dB by site and bits, of each network; ``cka`` is of all pairs.
@@ -47,10 +47,11 @@ class Inside:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What the stage finds, by network: weights, what is inside, a block's spectrum, signal propagation, scores.
+    """Results of the stage, by network.
 
-    Rows are those of :func:`dinoskip.init.report`, :class:`dinoskip.diagnostics.SignalRow`, :class:`QuantisedScore`
-    and :class:`dinoskip.diagnostics.label_free.LabelFreeRow`; the last two are None where they were not asked for.
+    They are the weights, the measurements inside, a block's spectrum, signal propagation, and scores. Rows are those of
+    :func:`dinoskip.init.report`, :class:`dinoskip.diagnostics.SignalRow`, :class:`QuantisedScore` and
+    :class:`dinoskip.diagnostics.label_free.LabelFreeRow`; the last two are None where they were not asked for.
     """
 
     fresh: Mapping[str, Rows]
@@ -70,5 +71,5 @@ class Analysis:
         return cls(**stored, photographs=Inside(**photographs, cka=pairs))
 
     def plain(self) -> dict[str, Any]:
-        """What ``analysis.json`` holds: without the parts that were not asked for."""
+        """Return the contents of ``analysis.json``, without the parts that were not asked for."""
         return {name: value for name, value in asdict(self).items() if value is not None}

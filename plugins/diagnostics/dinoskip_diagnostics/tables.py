@@ -1,4 +1,7 @@
-"""What ``dinoskip analyze`` and the stage ``analyze`` show of fresh and trained networks, as JSON and as text."""
+"""Tables of ``dinoskip analyze`` and the stage ``analyze``, as JSON and as text.
+
+They describe fresh and trained networks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report shows of an analysis."""
+"""Tests of the section of the report on an analysis."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ SNAPSHOT = "gram"  # the role of an earlier state of the teacher
 
 
 class Outputs(NamedTuple):
-    """What a network makes of a micro-batch: what its objective compares, and what addends do, after the last norm."""
+    """Outputs of a network for a micro-batch.
+
+    ``compared`` is for its objective, the others are for the addends, after the last norm.
+    """
 
     compared: Any
     cls: Tensor  # (V·B, C) of the global crops
@@ -40,7 +43,10 @@ class Outputs(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where a network's last group of views is sampled: regions (P, 5), whether to turn them (P,), places a side."""
+    """Sampling positions in a network's last group of views.
+
+    They are ``regions`` (P, 5), whether each is flipped back, ``turned`` (P,), and positions along a side, ``side``.
+    """
 
     regions: Tensor
     turned: Tensor
@@ -48,7 +54,10 @@ class Places(NamedTuple):
 
 
 def outputs_of(network: nn.Module, compared: Any, tokens: Sequence[Tensor], places: Places | None) -> Outputs:
-    """What is seen in all tokens (n, 1 + N, C) of the global crops, and of the local ones if there are any."""
+    """Return the outputs of a network from all its tokens (n, 1 + N, C).
+
+    ``tokens`` are those of the global crops, and of the local ones if there are any.
+    """
     prefix = network.get_submodule("backbone").num_prefix_tokens
     aligned_tokens = None
     if places is not None:

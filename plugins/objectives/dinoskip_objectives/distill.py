@@ -141,7 +141,10 @@ class Distill(Objective):
 
 
 class Mapped(NamedTuple):
-    """What the heads make of the student's features, by ``TEACHER.patches`` (B, N, D) and ``TEACHER.cls`` (B, D)."""
+    """Outputs of the heads for the student's features.
+
+    ``tokens`` are by ``TEACHER.patches`` (B, N, D) and ``TEACHER.cls`` (B, D).
+    """
 
     tokens: dict[str, Tensor]
     grid: tuple[int, int]

@@ -69,7 +69,7 @@ class CentredTargets(NamedTuple):
 
 
 def targets(scores: Tensor, centre: Tensor, temperature: float, centering: Centering) -> CentredTargets:
-    """What :func:`dinoskip.training.dino.dino_loss` takes of the teacher, by either way of centring."""
+    """Return the teacher's arguments of :func:`dinoskip.training.dino.dino_loss`, for either way of centring."""
     if centering == "centre":
         return CentredTargets(scores, centre, temperature)
     return CentredTargets(sinkhorn(scores, temperature).clamp_min(LEAST), torch.zeros_like(centre), 1.0)
@@ -107,7 +107,7 @@ class TokensPatch(PatchNetwork):
 
 
 class Extended(WithLosses):
-    """What the three share: networks that give tokens, the addends, and a snapshot after a step."""
+    """Base of the three objectives with addends: networks that return tokens, addends, and a snapshot after a step."""
 
     network: type[nn.Module]
     addends: Addends

@@ -55,7 +55,7 @@ class MaeConfig(PretrainConfig):
         return crops, AugmentConfig(flip=self.flip, jitter=0.0, grey=0.0, blur=none, solarise=none)
 
     def targets(self, seed: int, patch_size: int) -> VisiblePatches:
-        """What draws the patches of each image that the encoder sees."""
+        """Return the transform that draws, for each image, the patches that the encoder sees."""
         from dinoskip_objectives.masks import VisiblePatches  # torch
 
         return VisiblePatches(self.crop_size // patch_size, 1 - self.mask_ratio, seed)

@@ -78,9 +78,10 @@ def block_mask(height: int, width: int, share: float, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class VisiblePatches:
-    """Which patches of every sample's view MAE's encoder sees: ``int(N · visible)`` of N, at random, each set alike.
+    """Draw of the patches that MAE's encoder sees of every sample's view.
 
-    All depends on (seed, epoch, image) alone.
+    They are ``int(N · visible)`` of N, and every set of them is equally likely. All depends on (seed, epoch, image)
+    alone.
     """
 
     grid: int

@@ -1,4 +1,7 @@
-"""Where two views of an image show the same rectangle of it, in the patches of each: what patch alignment compares."""
+"""Rectangles that two views of an image have in common, in patches of each view.
+
+Patch alignment compares the features in them.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MOST = 512  # tokens of an image
 
 
 class Regions(NamedTuple):
-    """What :class:`dinoskip_objectives.overlaps.Overlaps` gives of P pairs of views."""
+    """Output of :class:`dinoskip_objectives.overlaps.Overlaps` for P pairs of views."""
 
     student: Tensor
     teacher: Tensor

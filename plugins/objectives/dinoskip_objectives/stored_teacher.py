@@ -80,7 +80,10 @@ def _cls(store: FeatureStore, blocks: Sequence[int], index: int) -> Tensor:
 
 
 class StoredTeacher(Teaching):
-    """What :class:`dinoskip_objectives.teachers.Teacher` is of a network, of a feature store of the training images."""
+    """Teacher whose targets are read from a feature store of the training images.
+
+    :class:`dinoskip_objectives.teachers.Teacher` computes them by a network instead.
+    """
 
     def __init__(self, config: TeacherConfig, grid: int) -> None:
         self.config, self.grid = config, grid

@@ -39,7 +39,7 @@ def block_numbers(blocks: Sequence[int], depth: int, name: str) -> list[int]:
 
 
 class Teaching(ABC):
-    """Where the targets of a teacher come from: a network, or a store of its features (stored_teacher.py)."""
+    """Source of the targets of a teacher: a network, or a store of its features (stored_teacher.py)."""
 
     config: TeacherConfig
     dim: int
@@ -56,7 +56,10 @@ class Teaching(ABC):
         """Raise :class:`DataError` for training images that do not suit, as far as those of these numbers tell."""
 
     def measured(self, sample: Sequence[TeacherFeatures]) -> dict[str, Tensor]:
-        """What standardises its targets, by name: means and factors of the features of a sample of images."""
+        """Return the statistics that standardise its targets, by name.
+
+        They are means and factors of the features of a sample of images.
+        """
         patches, cls = self.config.whitened
         by_kind: dict[str, Standardisation] = {}
         if patches:

@@ -241,7 +241,7 @@ def test_crops_cut_on_the_device_give_the_same_run(objective: str, tmp_path: Pat
 
 
 def views(objective: str, step: int, images: slice) -> list[Tensor]:
-    """What the loader gives of some of four images."""
+    """Return the tensors of the loader for some of four images."""
     rng = np.random.default_rng(step)
     local = 2 if objective == "dino" else 0
     boxes = np.concatenate([rng.integers(0, 20, (4, 2 + local, 2)), rng.integers(30, 60, (4, 2 + local, 2))], axis=2)

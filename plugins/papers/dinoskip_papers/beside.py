@@ -24,7 +24,7 @@ CLAIMS, BY_ROLE, BY_LABEL = 0, 1, 2
 
 
 def compared_study(report: Report) -> ComparedStudy:
-    """What of a report stands in published tables."""
+    """Return the parts of a report that are compared with published tables."""
     return ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on, report.records)
 
 
@@ -49,7 +49,7 @@ def by_label(names: Sequence[str], measured: StudyNumbers) -> list[PrintedTable]
 
 
 def labelled_networks(measured: StudyNumbers) -> dict[str, dict[str, dict[str, OurNumber]]]:
-    """What was measured of every network, by its label, its name and a measure's key."""
+    """Return the measurements of every network, by its label, its name and a measure's key."""
     labelled: dict[str, dict[str, dict[str, OurNumber]]] = {}
     for name, seeds in families(measured.report.variants).items():
         label = measured.labels[seeds[0].name]

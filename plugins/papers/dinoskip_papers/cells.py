@@ -103,7 +103,7 @@ class Contested:
 
     @property
     def text(self) -> str:
-        """What the cell says."""
+        """The text of the cell."""
         return f"several: {self.names}"
 
     @property
@@ -113,7 +113,7 @@ class Contested:
 
 
 Ours = OurNumber | Contested | None
-"""What stands in a cell; None is nothing: not run."""
+"""Content of a cell; None if nothing was run."""
 
 
 def number(cell: Ours) -> OurNumber | None:

@@ -1,4 +1,4 @@
-"""What a study says of each claim of "Cutting the Skip": supported, contradicted, mixed or undecided, and by what.
+"""Verdicts of a study on each claim of "Cutting the Skip" (supported, contradicted, mixed or undecided), with evidence.
 
 A claim is that some numbers are above others, or at most a margin below (:mod:`dinoskip_papers.rules`). Every pair of
 networks that its rule names is a comparison on every benchmark that both have, all seeds of a network together; as in
@@ -96,7 +96,7 @@ def corrected(judged: Sequence[Claim]) -> list[Claim]:
 
 
 def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
-    """What a study has of a rule."""
+    """Yield the comparisons of a study that a rule is about."""
     for benchmark, high, low in pairs_of(rule, study, scores):
         pair = compared_pair(high, low, rule.margin)
         if pair is not None:
@@ -106,9 +106,9 @@ def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[C
 def pairs_of(
     rule: Rule, study: ComparedStudy, scores: Scores
 ) -> Iterator[tuple[Benchmark, NetworkScores, NetworkScores]]:
-    """What a study of principal rows has of a rule, by benchmark; the side that should be above comes first.
+    """Yield the pairs of networks of a rule by benchmark; the side that should be above comes first.
 
-    A network stands with all its seeds of training.
+    ``study`` holds principal rows only. A network stands with all its seeds of training.
     """
     networks = families(study.variants)
     pairs = [

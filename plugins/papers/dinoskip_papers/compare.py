@@ -63,7 +63,10 @@ class ComparedStudy:
 
 
 def find(cell: PublishedNumber, study: ComparedStudy) -> Ours:
-    """What stands in a cell; None if there is nothing. ``study`` holds principal rows only."""
+    """Return our number for a cell, or the networks that contest it; None if there is nothing.
+
+    ``study`` holds principal rows only.
+    """
     found: dict[str, OurNumber] = {}
     for name, seeds in networks_for(cell, study.variants).items():
         if rows := [row for run in seeds if (row := _row_of(run, cell, study)) is not None]:
@@ -114,7 +117,7 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
 
 
 def filled(table: PublishedTable, study: ComparedStudy) -> int:
-    """How many of its cells have a number of ours."""
+    """Return the number of its cells that have a number of ours."""
     ours = study.principal()
     return sum(number(find(cell, ours)) is not None for _, cells in table.rows for cell in cells)
 
@@ -191,7 +194,7 @@ def _epochs(table: PublishedTable, study: ComparedStudy) -> str:
 
 
 def _why(table: PublishedTable, study: ComparedStudy) -> str:
-    """What is missing, where nothing fits."""
+    """Say why nothing of the study fits the table."""
     wanted = {cell.dataset for _, cells in table.rows for cell in cells}
     if not {_dataset(row, study) for variant in study.variants for row in variant.rows} & wanted:
         return f"It evaluates none of {', '.join(sorted(wanted))}."
@@ -201,7 +204,7 @@ def _why(table: PublishedTable, study: ComparedStudy) -> str:
 
 
 def _left_out(study: ComparedStudy, used: Sequence[EvalResult]) -> int:
-    """How many rows of the same measures have another setting than the one shown."""
+    """Count the rows of the same measures that have another setting than the rows in the table."""
     shown = {(row.task, row.metric, row.dataset): setting_of(row) for row in used}
     return sum(
         setting_of(row) != shown[row.task, row.metric, row.dataset]

@@ -10,7 +10,7 @@ from dinoskip_papers.layout import ComparedTable, TableCell, TableLine
 from dinoskip_papers.others import OTHERS, OtherTable, reference_of
 
 Networks = Mapping[str, Mapping[str, OurNumber]]
-"""What was measured of every network, by its name and a measure's key."""
+"""Measurements of every network, by its name and a measure's key."""
 
 
 def beside(name: str, labelled: Mapping[str, Networks], own: OwnDifferences) -> ComparedTable:
@@ -34,7 +34,7 @@ def beside(name: str, labelled: Mapping[str, Networks], own: OwnDifferences) -> 
 
 
 def digits_of(key: str) -> int:
-    """How many digits are printed after the point of a measure."""
+    """Return the number of digits that are printed after the point of a measure."""
     return 2 if key.startswith("ln κ") else 1
 
 

@@ -59,7 +59,7 @@ class ComparedTable:
 
     @property
     def filled(self) -> tuple[int, int]:
-        """How many cells have a number of ours, and all."""
+        """The number of cells that have a number of ours, and the number of all cells."""
         cells = [cell for line in self.lines for cell in line.cells]
         return sum(number(cell.ours) is not None for cell in cells), len(cells)
 

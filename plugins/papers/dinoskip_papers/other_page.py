@@ -122,7 +122,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
 
 
 def _plain(item: PaperItem) -> dict[str, Any]:
-    """What the template reads of an item without any study."""
+    """Return the template's fields for an item without any study."""
     command = ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
     return {
         "short": item.name,

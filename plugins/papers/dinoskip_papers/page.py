@@ -42,7 +42,7 @@ _PARTS = ("figure 1", "paper.table1", "paper.table2", "figure 2", "paper.figure3
 
 @dataclass(frozen=True)
 class PaperPage:
-    """What the page is made from.
+    """Contents of the page.
 
     ``groups``: studies whose networks were trained alike, each group as one report. ``figures`` and ``pictures`` go by
     the paper's name (``figure 1``). ``sources`` is ``{folder of a study: its title}``.

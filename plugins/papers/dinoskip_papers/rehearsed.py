@@ -1,4 +1,4 @@
-"""Which cells of the printed tables a run has filled, of those that its study should fill."""
+"""Comparison of the cells of the printed tables that a run has filled with those that its study should fill."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def cells_by_label(
 
 
 def _measured(variants: Sequence[Variant], folder: Path) -> dict[str, dict[str, float]]:
-    """What a run measured by label and by what a table asks for: ln κ of the tokens, accuracies of the last epoch.
+    """Return a run's measurements, by label and by the key of a table.
 
-    Of several seeds the mean.
+    They are ln κ of the tokens and accuracies of the last epoch, each the mean over the seeds.
     """
     text = read_text(folder / "report" / "report.md")
     tokens = {line["variant"]: line for line in printed_lines(text, "Condition of the tokens, ln κ")}

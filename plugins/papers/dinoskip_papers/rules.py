@@ -16,9 +16,9 @@ _ALL_BLOCKS = 12  # of the ViT-S with skips that shallower networks are compared
 
 @dataclass(frozen=True)
 class Side:
-    """Which variants, at which epoch, by which of their features. ``None`` is any that both sides share.
+    """One side of a rule: variants, epochs and kind of features. ``None`` is any that both sides share.
 
-    ``epochs`` are the paper's of 300, our share of the run; each that there are rows of is compared.
+    ``epochs`` are the paper's, of 300; our epoch is the same share of our run. Every epoch that has rows is compared.
     """
 
     roles: tuple[str, ...]

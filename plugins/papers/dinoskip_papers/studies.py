@@ -50,7 +50,7 @@ class Source:
 
     @property
     def numbers(self) -> StudyNumbers:
-        """What stands in tables whose lines go by label; ln κ as the study's page prints it."""
+        """The numbers for tables whose lines go by label; ln κ is as the study's page prints it."""
         settings: ReportSettings = self.task.settings
         labels = {settings.words_of(variant.name): label_of(variant) for variant in settings.variants}
         page = self.folder / "report" / "report.md"
@@ -63,7 +63,7 @@ class Source:
 
     @property
     def as_found(self) -> FoundStudy:
-        """What the pages of papers read of it whose tables go by label."""
+        """The contents for the pages of those papers whose tables go by label."""
         return FoundStudy(self.folder, self.title, self.numbers, tuple(self.report.compare))
 
     @property
@@ -73,7 +73,7 @@ class Source:
 
     @property
     def said(self) -> str:
-        """How many networks have numbers, how many numbers, and from where they were read."""
+        """The number of networks that have results, the number of results, and the place they were read from."""
         networks = sum(bool(variant.rows) for variant in self.report.variants)
         rows = sum(len(variant.rows) for variant in self.report.variants)
         return f"{self.report.title}: {networks} networks, {rows} numbers, {self.read_from}"

@@ -76,10 +76,10 @@ class KeypointDataset:
 
 
 class KeypointFrames:
-    """Which pixels points are of where EXIF turns an image: by the size that is stated beside them, else as is set.
+    """Frames of keypoints, in images that EXIF turns: the size stated beside the points decides, otherwise the setting.
 
     ``setting`` is a data set's ``label_orientation``. Nothing in a photograph shows where a keypoint should lie, so
-    ``auto`` knows no more than sizes say: :meth:`settle` refuses what they leave open.
+    ``auto`` has the sizes alone to go by: :meth:`settle` refuses what they leave open.
     """
 
     def __init__(self, setting: Setting) -> None:

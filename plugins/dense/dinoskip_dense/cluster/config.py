@@ -44,7 +44,7 @@ TRAIN_CROP = 224  # pixels of STEGO's training crops
 
 
 class ClusteringConfig(ProtocolConfig):
-    """How patches are clustered, and clusters matched to classes (docs/parts.md).
+    """Settings of the clustering of patches and of the matching of clusters to classes (docs/parts.md).
 
     ``protocol`` gives every setting that is not given itself.
     """
@@ -100,7 +100,7 @@ class ClusteringConfig(ProtocolConfig):
         return (self.fitted_on, self.method, self.pca) == ("train", "kmeans", None) and self.scale != "standard"
 
     def transform(self, part: Literal["train", "val"]) -> dict[str, Any]:
-        """How the images of a part are sized, as :class:`dinoskip.features.Transform` has it."""
+        """Return the settings of :class:`dinoskip.features.Transform` by which the images of a part are resized."""
         if self.sizing == "crop":
             crop = {"mode": "short_crop", "resample": "nearest"}
             return {**crop, "size": TRAIN_CROP} if part == "train" else {**crop, "size": self.size, "flip": True}
@@ -108,5 +108,5 @@ class ClusteringConfig(ProtocolConfig):
         return {"mode": "square", "size": self.size, **resample}
 
     def numbers(self, classes: int) -> tuple[int, ...]:
-        """How many clusters are made, of a set of so many classes."""
+        """Return the numbers of clusters to be made for a set with ``classes`` classes."""
         return self.clusters or (classes,)

@@ -71,7 +71,7 @@ def _finite(patches: Stored) -> NDArray[np.float32]:
 
 
 def clustered_patches(total: int, clusters: int, config: ClusteringConfig, seed: int, block: int) -> NDArray[np.int64]:
-    """Which of ``total`` patches k-means is fitted on, rising: at most ``config.points`` · K.
+    """Draw the patches, of ``total``, that k-means is fitted on: at most ``config.points`` · K numbers, ascending.
 
     A function of seed, block and numbers alone. Raises :class:`ConfigError` for more clusters than patches.
     """
@@ -145,7 +145,7 @@ def _identity(channels: int) -> Affine:
 
 
 def _affine(stored: Stored, config: ClusteringConfig, seed: int, block: int) -> Affine:
-    """What standardises and reduces patches."""
+    """Return the matrix and the shift that standardise patches and reduce them to principal components."""
     channels = stored.shape[-1]
     matrix, shift = _identity(channels)
     if config.scale == "standard":

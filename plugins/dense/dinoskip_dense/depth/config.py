@@ -40,7 +40,10 @@ Side = Annotated[int, Field(ge=8)]
 
 
 class DepthConfig(ProtocolConfig):
-    """How linear depth heads are fitted and scored; ``protocol`` gives every setting that is not given itself."""
+    """Settings by which linear depth heads are fitted and scored.
+
+    ``protocol`` gives every setting that is not given itself.
+    """
 
     protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
     unsaid: ClassVar[frozenset[str]] = frozenset({"maps", "norm", "evaluated"})

@@ -37,7 +37,10 @@ Input = Literal["cls", "cls+mean"]
 
 
 class LinearConfig(ProtocolConfig):
-    """How linear classifiers are fitted and scored; ``protocol`` gives every setting that is not given itself."""
+    """Settings by which linear classifiers are fitted and scored.
+
+    ``protocol`` gives every setting that is not given itself.
+    """
 
     protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
     unsaid: ClassVar[frozenset[str]] = frozenset({"norm", "size"})

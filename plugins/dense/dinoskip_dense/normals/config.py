@@ -10,7 +10,10 @@ from eval.protocols import LearningRates, ProtocolConfig
 
 
 class NormalsConfig(ProtocolConfig):
-    """How linear heads of surface normals are fitted and scored, by the protocol of probe3d (El Banani et al. 2024)."""
+    """Settings by which linear heads of surface normals are fitted and scored.
+
+    The protocol is that of probe3d (El Banani et al. 2024).
+    """
 
     unsaid: ClassVar[frozenset[str]] = frozenset({"maps", "norm"})
 
@@ -32,7 +35,7 @@ class NormalsConfig(ProtocolConfig):
 
     @property
     def channels(self) -> int:
-        """What a head predicts at a place: a vector, and how sure it is."""
+        """The number of values a head predicts at a place: a vector's three, and its uncertainty if asked for."""
         return 4 if self.uncertainty else 3
 
     def steps(self, images: int) -> int:
@@ -41,5 +44,5 @@ class NormalsConfig(ProtocolConfig):
 
     @property
     def label(self) -> str:
-        """What result rows say: the protocol, its linear head, and every setting that is not its own."""
+        """The description in result rows: the protocol, its linear head, and every setting that is not its own."""
         return ", ".join(["probe3d linear", *self.changed])

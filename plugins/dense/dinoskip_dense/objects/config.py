@@ -30,5 +30,5 @@ class ObjectsConfig(Config):
 
     @property
     def label(self) -> str:
-        """What result rows say about the protocol."""
+        """The description of the protocol in result rows."""
         return f"{CutProtocol('maskcut', self.tau, self.eps, self.rounds, self.centre, self.positions)}, no CRF"

@@ -106,7 +106,10 @@ def _cut(
 
 
 class _Found:
-    """What was found at every block, in files: boxes (L, N, rounds, 4), how many, masks, which cuts are degenerate."""
+    """The objects of every image at every block, in files.
+
+    These are boxes (L, N, rounds, 4), their number, masks, and whether the first cut is degenerate.
+    """
 
     def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path, network: Backbone | None) -> None:
         self.features, self.files = features, ResumedArrays(features, [dump(config)], out)

@@ -28,5 +28,5 @@ class SaliencyConfig(Config):
 
     @property
     def label(self) -> str:
-        """What result rows say about the masks; those of the solver add its name."""
+        """The description of the masks in result rows, to which those of the solver add its name."""
         return str(CutProtocol("tokencut", self.tau, self.eps, centred=self.centre, positions=self.positions))

@@ -36,7 +36,7 @@ LISTS = {
 FOLDERS = {"train": ("", "sync", "train", "raw"), "test": ("", "official_splits/test", "test", "raw")}
 """Below the root, where the names of a list begin."""
 _KITTIS = ("data_depth_annotated/train", "data_depth_annotated/val", "data_depth_annotated", "train", "val")
-"""Where KITTI's depth maps may lie, whose names begin elsewhere than those of images, those of a list in both parts."""
+"""Folders of KITTI's depth maps, whose names begin elsewhere than those of images; one list has maps in both parts."""
 FARTHEST = 10.0  # metres: what the sensor gives beyond it is not used
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 MAX_FILE = 256 << 20  # bytes of an image with depth and normals; those of 480 × 640 pixels have at most 17 MB
@@ -65,7 +65,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
 
 
 def _depth_path(root: Path, folder: Path, name: str, listed: Path) -> Path:
-    """Where a depth map lies: beside the images, or where KITTI's are."""
+    """Return the path of a depth map: beside the images, or in the folders of KITTI."""
     beside = confined(folder, name, listed)
     if listed.name != LISTS["train"][-1] and listed.name != LISTS["test"][-1]:
         return beside
@@ -73,7 +73,7 @@ def _depth_path(root: Path, folder: Path, name: str, listed: Path) -> Path:
 
 
 def _advice(root: Path) -> str:
-    """What to do without a list: by what lies there."""
+    """Return the advice for a folder without a list, which depends on the files that are in it."""
     held = (root / LABELLED).is_file() or next(iter((*root.glob("*/*/*.h5"), *root.glob("*/*/*/*.h5"))), None)
     if held:
         return (

@@ -41,7 +41,10 @@ FACING = np.array([0.0, 0.0, -1.0])  # the normal of what faces the camera
 
 
 class RoomsConfig(SplitSynthetic):
-    """How many rooms, how large (pixels); ``val_fraction`` of them form the splits ``val`` and ``test``, the same."""
+    """Settings of the rooms: their number, their size in pixels and what is in them.
+
+    ``val_fraction`` of the rooms form the splits ``val`` and ``test``, which are the same.
+    """
 
     labels = ("depth", "normals")
     order = 30
@@ -151,7 +154,7 @@ def _first_planes(box: _Box, rays: F64) -> tuple[F64, NDArray[np.int64]]:
 
 
 def _mirrored(metres: F64) -> NDArray[np.int64]:
-    """Where on the paper, 0..PAPER-1, a place on a plane lies that is papered with it, mirrored at every seam."""
+    """Return positions on the wallpaper, 0..PAPER-1, of positions on a plane; the paper is mirrored at every seam."""
     at = np.floor(metres * (PAPER / METRES)).astype(np.int64) % (2 * PAPER)
     return np.where(at < PAPER, at, 2 * PAPER - 1 - at)
 

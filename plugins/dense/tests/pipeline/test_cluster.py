@@ -1,4 +1,4 @@
-"""What ``cluster``, ``saliency`` and ``objects`` need, and their commands on the embedded scenes."""
+"""Tests of the inputs of ``cluster``, ``saliency`` and ``objects``, and of their commands on the embedded scenes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from eval.protocols import ProtocolConfig
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"dift": {}, "sd-dino": {"size": 224}, "lift": {"size": 224}, "tokens": {"size": 448}}
 )
-"""What each differs in from ``dift``, whose values are the defaults of :class:`CorrespondenceConfig`."""
+"""Settings in which each differs from ``dift``, whose values are the defaults of :class:`CorrespondenceConfig`."""
 
 
 class CorrespondenceConfig(ProtocolConfig):
@@ -38,5 +38,5 @@ class CorrespondenceConfig(ProtocolConfig):
 
     @property
     def resolution(self) -> str:
-        """What result rows say of how images are sized."""
+        """The description of the resizing of images in result rows."""
         return f"{self.size} {'padded' if self.padded else 'square'}"

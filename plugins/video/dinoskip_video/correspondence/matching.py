@@ -1,4 +1,4 @@
-"""Where in another image the feature is most similar to that of a keypoint, by four published rules.
+"""Search of the position in another image whose feature is most similar to a keypoint's, by four published rules.
 
 A feature map upsampled bilinearly to pixels is never made: the score of a pixel is the upsampled score of the patches,
 and the length of its feature follows from the products of neighbouring patches (:func:`upsampled_lengths`).
@@ -25,7 +25,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an image of ``original`` (height, width) lies in the network's square input of ``side`` pixels.
+    """Position of an image of ``original`` (height, width) in the network's square input of ``side`` pixels.
 
     ``scale`` and ``offset`` are those of x and y: input = original · scale + offset.
     """
@@ -69,7 +69,10 @@ class Matched:
     extent: float
 
     def hits(self, alpha: float, strict: bool) -> NDArray[np.bool_]:
-        """Which points lie at most (``strict``: less than) ``alpha`` · extent off, bool (n,)."""
+        """Return whether each point's error is at most ``alpha`` · extent, bool (n,).
+
+        With ``strict`` it must be less.
+        """
         error = np.sqrt(((self.found - self.wanted) ** 2).sum(1))
         limit = alpha * self.extent
         return np.asarray(error < limit if strict else error <= limit)
@@ -88,7 +91,10 @@ class Matcher:
         return normalize(sampled(tokens.float(), self.grid, self.positions(points, place)), dim=-1)
 
     def positions(self, points: F64, place: Placement) -> F64:
-        """Where on the map (n, 2), in patches from the centre of the first, points of an image are read."""
+        """Return the positions (n, 2) on the map at which points of an image are read.
+
+        They are in patches from the centre of the first patch.
+        """
         high, wide = self.grid
         cells, last = np.array([wide, high]), np.array([wide - 1, high - 1])
         if self.config.protocol == "dift":  # the whole pixel, of the map upsampled to the image

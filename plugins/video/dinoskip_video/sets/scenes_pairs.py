@@ -30,7 +30,7 @@ _TURN = 30.0  # degrees: how far a view is turned at most
 
 
 class ScenesPairsConfig(SpairLayout, Synthetic):
-    """How many objects of each class, how many views of each, side in pixels, keypoints on an object.
+    """Settings of the pairs: objects of each class, views of each object, side in pixels, keypoints on an object.
 
     Every two views of an object are two pairs, one each way.
     """
@@ -132,7 +132,7 @@ def _write(config: ScenesPairsConfig, folder: Path) -> None:
 
 
 def _annotation(name: str, category: str, names: list[str], source: View, target: View) -> dict[str, object]:
-    """What SPair-71k says of a pair, as far as it is read."""
+    """Return the fields that are read of SPair-71k's annotation of a pair."""
     entry: dict[str, object] = {"filename": name, "category": category, "mirror": 0}
     for part, image, view in zip(("src", "trg"), names, (source, target), strict=True):
         entry |= {

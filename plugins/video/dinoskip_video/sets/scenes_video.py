@@ -29,7 +29,10 @@ _GLIDE = 0.3  # how far an object moves at most, by the frame's sides
 
 
 class ScenesVideoConfig(DavisLayout, Synthetic):
-    """How many videos of how many frames, how high in pixels (a third wider), with how many objects at most."""
+    """Settings of the videos: their number, their frames, the height in pixels, and the most objects in one.
+
+    The width of a frame is a third greater than its height.
+    """
 
     order = 50
     kind: Literal["scenes_video"] = "scenes_video"

@@ -28,7 +28,7 @@ class VideoConfig(ProtocolConfig):
 
     @property
     def resolution(self) -> str:
-        """What result rows say of how frames are sized and scored."""
+        """The description of the resizing of frames and of the scoring in result rows."""
         return f"{self.short_side} short side, scored at original size"
 
     def input_size(self, height: int, width: int, patch: int) -> tuple[int, int]:

@@ -27,10 +27,11 @@ Span = tuple[int, int]  # from, to
 
 @dataclass(frozen=True)
 class PropagationRule:
-    """Which patches a patch takes its mask from, and how they are weighted; the defaults are DINO's.
+    """Rule by which a patch takes its mask from other patches, with their weights; the defaults are DINO's.
 
-    ``radius``: patches at most so many rows and columns away, 0 for all; ``top_k`` of them, the most similar in all
-    frames together, and those as similar as the last; ``temperature`` of the softmax.
+    Candidates are the patches at most ``radius`` rows and columns away, or all for 0. A patch takes its mask from
+    ``top_k`` of them, the most similar in all frames together, and from those as similar as the last.
+    ``temperature`` is that of the softmax.
     """
 
     radius: int = 12

@@ -63,7 +63,7 @@ def test_small_parts_give_the_same(budget: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_patches_as_similar_as_the_last_one_count() -> None:
-    """Where all features are alike, as in a network that has collapsed, a patch takes the mean of its window."""
+    """A patch takes the mean of its window if all features are alike, as in a network that has collapsed."""
     grid = (4, 5)
     target, context, masks = made_up(0, 2, grid)
     same = torch.zeros_like(target)
