@@ -116,7 +116,7 @@ def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
         "values": [standardised(block.output)],
     }
     if block.attended is not None:
-        tensors["attended"] = [torch.linalg.svdvals(block.attended[0].double())]
+        tensors["attended"] = [block.attended[0]]  # its singular values on the host: on a GPU each block would wait
     attention = attention_tensors(block, images=1, heads=1)
     if attention is not None:
         tensors["attention"] = list(attention)
@@ -141,7 +141,7 @@ def _row_of(looked: Sequence[dict[str, list[Tensor]]]) -> Row:
         if "values" in part:
             row[f"histogram_{number}"] = [float(f"{density:.4g}") for density in densities_of(part["values"][0])]
         if "attended" in part:
-            row["kappa_sa"].append(_kappa(part["attended"][0]))
+            row["kappa_sa"].append(_kappa(torch.linalg.svdvals(part["attended"][0].double())))
         if "attention" in part:
             measures = measures_of(*part["attention"])
             row["entropy"].append(measures.entropy)

@@ -116,7 +116,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "configs/demo.yaml", "pretrain.epochs=0"], "greater than or equal to 1"),
         (["run", "configs/demo.yaml", "pretrain.dataset=sceens"], "'sceens' is not one of the data sets"),
         (["run", "configs/demo.yaml", "--only", "prob"], "did you mean probe?"),
-        (["plan", "configs/demo.yaml", "evaluate.epochs=[2]", "gallery.epochs=[2]"], "epoch 2 is not kept"),
+        (["plan", "configs/demo.yaml", "evaluate.epochs=[1]", "gallery.epochs=[1]"], "epoch 1 is not kept"),
         (["plan", "configs/demo.yaml", "variants.model.4.init.gian=3"], "did you mean gain?"),
         (["settings", "pretrian"], "did you mean pretrain?"),
         (["gallery", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),

@@ -21,6 +21,7 @@ SMALLER = (
     "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}",
     "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
     "evaluate.normals={datasets: [rooms], epochs: 1, batch_size: 2}",
+    "evaluate.probe.pixels=true",
     "evaluate.saliency={datasets: [scenes], split: val}",
     "evaluate.objects={datasets: [scenes], split: val, size: 32}",
     "evaluate.cluster={datasets: [scenes], size: 32, seeds: 1}",

@@ -63,7 +63,7 @@ STATED: dict[str, Stated] = {
     "distillation step, adamw, decode": Stated(1, 0, 669),
     "supervised step": Stated(1, 0, 208),
     "accuracy, 6 batches": Stated(1, 0, 349),
-    "live diagnostics, a look": Stated(2, 0, 168),
+    "live diagnostics, a look": Stated(2, 0, 244),
     "online evaluation": Stated(20, 0, 778),
     "feature export, a batch": Stated(0, 0, 59),
     "live probe, a step": Stated(1, 0, 194),

@@ -1,5 +1,6 @@
 """Python in README.md and on some pages runs as it stands there, with small stand-ins for what a reader would have."""
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -152,7 +153,13 @@ def test_optimizers() -> None:
     run("docs/optimizers.md", {"model": model})
 
 
-def test_tokencut() -> None:
+def test_tokencut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    of_image = {"image_id": 1, "category_id": 1, "bbox": [1, 1, 4, 4]}
+    truth = {"images": [{"id": 1, "height": 8, "width": 8}], "categories": [{"id": 1, "name": "any"}]}
+    truth["annotations"] = [{**of_image, "id": 1, "area": 16, "iscrowd": 0}]
+    Path("instances_val2017.json").write_text(json.dumps(truth))
+    Path("coco_block11.json").write_text(json.dumps([{**of_image, "score": 1.0}]))
     keys = torch.randn(784, 16)
     values: dict[str, Any] = {"keys": keys, "batch": torch.stack([keys, -keys]), "H": 448, "W": 448}
     run("docs/tokencut.md", values)

@@ -241,7 +241,12 @@ def test_non_finite_features_are_named(
 
 
 def readers() -> list[str]:
-    """The Python examples of the documentation: NumPy's, safetensors', HDF5's."""
+    """The Python examples of the documentation that need no dinoskip: NumPy's, safetensors', HDF5's, FAISS's."""
+    return documented()[1:]
+
+
+def documented() -> list[str]:
+    """All Python examples of the page; the first is dinoskip's own."""
     text = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
     return [part.split("```")[0] for part in text.split("```python\n")[1:]]
 
@@ -253,7 +258,9 @@ def test_readers_in_the_documentation(tmp_path: Path, backbone: Backbone, images
         out, copies = tmp_path / dtype / mode, tmp_path / "copies" / dtype / mode
         store = export(backbone, dataset, out, [1], dtype=dtype, transform=Transform(mode=mode, size=24))
         names = {"store": out, "tensors": copies / "safetensors", "table": copies / "hdf5", "block": 1, "i": 1}
-        for kind, code in zip(("npy", "safetensors", "hdf5"), codes, strict=True):
+        exec(documented()[0], names)
+        np.testing.assert_array_equal(names.pop("image"), store.tokens(1, 1))
+        for kind, code in zip(("npy", "safetensors", "hdf5"), codes[:3], strict=True):
             assert "dinoskip" not in code
             if kind != "npy":
                 SAVE[kind]([store], copies / kind)

@@ -83,11 +83,14 @@ def test_ranks_and_data_workers_compute_as_their_parent(tmp_path: Path) -> None:
         assert list(loader) == [here], start
 
 
-def test_kernels_are_those_of_the_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    blas = {library.get("architecture") for library in threadpool_info() if library["user_api"] == "blas"} - {None}
+def test_kernels_are_those_of_numpy_and_torch_whatever_else_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cv2  # noqa: F401  (it brings a BLAS of its own)
+
+    blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    of_numpy = {library["architecture"] for library in blas if "numpy" in library["filepath"]}
     named = kernels()
-    assert blas
-    assert all(architecture in named for architecture in blas)
+    assert [architecture in named for architecture in of_numpy] in ([], [True])
+    assert len(named.split(", ")) <= 2
     assert named.endswith(f", torch {torch.backends.cpu.get_cpu_capability()}")
     monkeypatch.delitem(sys.modules, "torch")
     assert kernels() == named.rpartition(", torch")[0]

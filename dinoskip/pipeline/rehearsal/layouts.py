@@ -149,10 +149,10 @@ def make_masks(config: Any, root: Path) -> None:
             rgba = number % 4 == 2
             folder = config.images.replace("{split}", split)
             save(image.convert("RGBA") if rgba else image, root / folder / f"im {number}.{'png' if rgba else 'jpg'}")
-            labels = label_map(image.size, box, 0, 1 + number % 2, 255) + config.first_value
+            labels = label_map(image.size, box, 0, 1 + 2 * (number % 2), 255) + config.first_value
             labels[labels < config.first_value] = 255
             save(Image.fromarray(labels), root / config.masks.replace("{split}", split) / f"im {number}.png")
-    (root / config.classes).write_text("ground\nstripes\nspots\nnever\n")
+    (root / config.classes).write_text("ground\nstripes\nnever\nspots\n")
 
 
 def _as_composed(kind: str, **small: int | float) -> Callable[[Any, Path], None]:

@@ -33,7 +33,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.images import read_image
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
-from dinoskip.settings.config import RawConfig, settings_for_key, validate
+from dinoskip.settings.config import RawConfig, validate
+from dinoskip.settings.keys import settings_for_key
 
 ADAPTER = TypeAdapter(DatasetConfig)
 

@@ -19,6 +19,7 @@ from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from dinoskip.pipeline.study_runner import study_runner
 
 STUDY = """
 name: s
@@ -45,7 +46,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def again(folder: Path) -> set[str]:
     """Stages (of features: the store) that run at once; what comes after them waits."""
     study, variants = load_study(folder / "s.yaml")
-    steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
+    steps = study_runner(study, variants, build_nodes(study, variants)).plan()
     names = (step.node.id.removeprefix("features/vit/ep0/").split("/")[0] for step in steps if step.state == "run")
     return {name.partition("-out-")[0] for name in names}
 
