@@ -79,9 +79,10 @@ def test_two_ranks_see_what_one_sees(
     for row, expected in zip(rows, alone, strict=True):
         assert set(row) == set(expected) == KEYS | GRADIENTS | HISTOGRAMS | {"step", "epoch"}
         for key in KEYS | GRADIENTS:
-            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value; a
-            # difference of two entropies, near 0
-            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key in LOOSE else 1e-3), key
+            # κ near 1e6 of float32 outputs: another order of summation moves the smallest singular value by κ times
+            # 1.2e-7 of itself; of the loose ones, κ near 1e5 and a difference of two entropies, near 0
+            near = 0.2 if key == "kappa_sa" else 1e-2 if key in LOOSE else 1e-3
+            assert row[key] == pytest.approx(expected[key], rel=near), key
 
 
 def test_what_is_seen_is_what_the_analysis_sees(tmp_path: Path) -> None:
