@@ -69,7 +69,7 @@ def small_copy(voc: Path, year: int, side: int, out: Path) -> int:
 
 
 def found(spec: str, data: Path, out: Path) -> list[Found]:
-    """What each way and Object-DINO find at every block."""
+    """Return the CorLoc of each way and of Object-DINO at every block."""
     results: list[Found] = []
     for method, positions in WAYS.items():
         folder = out / positions

@@ -1,4 +1,4 @@
-"""What ``dinoskip look`` does with files of many architectures, its CPU time and the most memory that it takes.
+"""``dinoskip look`` on files of many architectures: how it ends, its CPU time and its peak memory.
 
     python -m benchmarks.bench_look [--only resnet50]          # ten minutes on one core
 

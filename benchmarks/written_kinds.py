@@ -198,7 +198,7 @@ def _changed(writer: Writer, change: Callable[[int, Scene], Scene]) -> Writer:
 
 
 def _photographs(writer: Writer) -> dict[str, Writer]:
-    """What may happen to the photographs of every kind."""
+    """Return the changes of photographs that every kind is tried with."""
     return {
         "as they are": writer,
         "photographs mirrored": _changed(writer, lambda _, scene: mirrored(scene)),

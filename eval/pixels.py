@@ -109,7 +109,7 @@ class PixelTokens:
 
 @dataclass(frozen=True)
 class PixelSizes:
-    """How images at ``places`` of a set are sized for a network with patches of ``patch_size``."""
+    """Sizes of the images at ``places`` of a set for a network with patches of ``patch_size``."""
 
     places: Sequence[int]
     transform: Transform

@@ -78,7 +78,7 @@ class ProbeResult:
 
 
 def selection_of(result: ProbeResult) -> Selection:
-    """How a probe's learning rate and weight decay were chosen."""
+    """Return how a probe's learning rate and weight decay were chosen."""
     return HELD_OUT if len(result.trials) > 1 else FIXED
 
 

@@ -73,7 +73,7 @@ class RunningSlurm:
         return {path.stem: json.loads(path.read_text())["state"] for path in sorted(self.folder.glob("*_*.json"))}
 
     def arrays(self) -> list[str]:
-        """What each script asked for as its array, "" for none."""
+        """The array that each script asked for, "" for none."""
         found = []
         for path in sorted(self.folder.glob("script-*")):
             lines = [line for line in path.read_text().splitlines() if line.startswith("#SBATCH --array=")]

@@ -183,6 +183,18 @@ def test_nothing_is_left_undone() -> None:
         assert not re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", path.read_text()), path
 
 
+def test_no_docstring_opens_as_a_question() -> None:
+    question = re.compile(r"(What|How|Which|Where|Why|Who|When)\b")
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    asked = [
+        f"{path.relative_to(ROOT)}: {said.splitlines()[0]}"
+        for path in SOURCES
+        for node in nodes_of(path)
+        if isinstance(node, documented) and (said := ast.get_docstring(node)) and question.match(said)
+    ]
+    assert not asked
+
+
 def test_one_place_decodes_and_one_opens_weights() -> None:
     for path in SOURCES:
         name, calls = path.relative_to(ROOT).as_posix(), [node for node in nodes_of(path) if isinstance(node, ast.Call)]

@@ -1,4 +1,4 @@
-"""What reads a checkpoint begins as soon as the training has published it, with the keys that it has afterwards."""
+"""Nodes that read a checkpoint begin when the training has published it, with the keys that they have afterwards."""
 
 from __future__ import annotations
 

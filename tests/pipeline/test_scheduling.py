@@ -1,4 +1,4 @@
-"""What shares a job, and what waits because the memory of all workers does not hold it beside what runs."""
+"""Nodes that share a job, and nodes that wait for memory which those at work take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When something was computed, and by what."""
+"""The date, version and kernels of what was computed."""
 
 from __future__ import annotations
 
