@@ -38,10 +38,11 @@ class SegmentationScores:
     acc: NDArray[np.float64]
 
 
-def _ratio(top: NDArray[np.int64], bottom: NDArray[np.int64]) -> NDArray[np.float64]:
-    ratio = np.full(top.shape, np.nan)
-    np.divide(top, bottom, out=ratio, where=bottom > 0)
-    return ratio
+def ratios(top: NDArray[np.int64], bottom: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return ``top`` over ``bottom`` (K,), as of areas by class; nan where there is nothing below."""
+    found = np.full(top.shape, np.nan)
+    np.divide(top, bottom, out=found, where=bottom > 0)
+    return found
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -132,7 +133,7 @@ class ConfusionMatrix:
 def scores_of_areas(areas: NDArray[np.int64]) -> SegmentationScores:
     """Return the scores of areas (3, K) as :attr:`ConfusionMatrix.areas` has them, summed over a data set."""
     intersect, predicted, label = areas
-    iou, acc = _ratio(intersect, predicted + label - intersect), _ratio(intersect, label)
+    iou, acc = ratios(intersect, predicted + label - intersect), ratios(intersect, label)
     total = int(label.sum())
     aacc = int(intersect.sum()) / total if total else float("nan")
     return SegmentationScores(_mean(iou), _mean(acc), aacc, iou, acc)

@@ -25,7 +25,7 @@ from dinoskip.errors import ConfigError, DataError, DinoskipError, Preempted, fi
 from dinoskip.io.files import read_json, write_json
 from dinoskip.io.output import own_folder
 from dinoskip.pipeline.artifacts import Artifacts
-from dinoskip.pipeline.executor import GROUP_SECONDS, Outcome, for_others, make_group
+from dinoskip.pipeline.executor import GROUP_SECONDS, Outcome, for_others, make_group, settle
 from dinoskip.pipeline.making import Assignment, Made
 from dinoskip.pipeline.scheduling import Order
 from dinoskip.runtime.console import log
@@ -249,11 +249,7 @@ def _outcomes(handle: Any) -> list[Outcome] | None:
 
 def _give(job: _Job, outcomes: Sequence[Outcome], places: Sequence[int]) -> None:
     for at in places:
-        outcome, future = outcomes[at], job.futures[at]
-        if isinstance(outcome, Made):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
+        settle(job.futures[at], outcomes[at])
 
 
 def _end_all(job: _Job, error: Exception) -> None:

@@ -141,6 +141,14 @@ def make_group(orders: Sequence[tuple[Assignment, str | Stage]], verbosity: int 
     return outcomes
 
 
+def settle(future: Future[Made], outcome: Made | BaseException) -> None:
+    """Give a node's future its outcome."""
+    if isinstance(outcome, Made):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
 def of_nodes(job: Future[list[Outcome]], count: int) -> list[Future[Made]]:
     """A future for each node of a job, whose end is theirs: where its worker was lost, of all of them."""
     futures: list[Future[Made]] = [Future() for _ in range(count)]
@@ -148,10 +156,7 @@ def of_nodes(job: Future[list[Outcome]], count: int) -> list[Future[Made]]:
     def ended(job: Future[list[Outcome]]) -> None:
         lost: BaseException | None = CancelledError() if job.cancelled() else job.exception()
         for future, outcome in zip(futures, [lost] * count if lost is not None else job.result(), strict=True):
-            if isinstance(outcome, Made):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
+            settle(future, outcome)
 
     job.add_done_callback(ended)
     return futures

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.results.records import write_recorded_rows
 from dinoskip.results.rows import EvalResult
@@ -20,20 +20,12 @@ from eval.baselines import classification_baselines
 from eval.knn.classify import knn_of_parts, knn_predictions
 from eval.knn.config import KnnConfig
 from eval.knn.pictures import NEIGHBOURS, write_neighbours
+from eval.knn.tokens import class_tokens
 from eval.rows import hits_row, row_like
 
 _Part = tuple[torch.Tensor, NDArray[np.int64]]
 _PART_VALUES = 2**26  # of training features compared at once, from windows: 256 MiB of float32
 _COPIES = 3  # of float32 features at once: as read, stacked, as unit vectors
-
-
-def _features(
-    store: FeatureStore, blocks: Sequence[int], device: torch.device, images: slice = slice(None)
-) -> torch.Tensor:
-    features = [store.cls(block, images) for block in blocks]
-    if any(cls is None for cls in features):
-        raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
-    return torch.stack([torch.from_numpy(cls) for cls in features if cls is not None]).to(device)
 
 
 def _predicted(
@@ -44,7 +36,8 @@ def _predicted(
     together = max(1, memory_limit() // 2 // size)
     parts = [
         knn_predictions(
-            _features(train, blocks, device), labels, _features(val, blocks, device), config.k, config.temperature,
+            class_tokens(train, blocks).to(device), labels, class_tokens(val, blocks).to(device), config.k,
+            config.temperature,
             backend=config.backend,
         )
         for at in range(0, len(val.blocks), together)
@@ -61,7 +54,7 @@ def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device
         of = labels[[place[name] for name in part.ids]]
         for at in range(0, len(of), step):
             chunk = slice(at, at + step)
-            yield _features(part, part.blocks, device, chunk), of[chunk]
+            yield class_tokens(part, part.blocks, chunk).to(device), of[chunk]
 
 
 def evaluate(given: TaskInputs) -> list[EvalResult]:
@@ -80,7 +73,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     if isinstance(train, FeatureStore):
         predicted = _predicted(train, val, labels, config, device)
     else:
-        parts, tested = _in_parts(train, labels, device), _features(val, val.blocks, device)
+        parts, tested = _in_parts(train, labels, device), class_tokens(val, val.blocks).to(device)
         predicted = knn_of_parts(parts, classes, tested, config.k, config.temperature, config.backend)
     protocol = f"dino k-NN, temperature {config.temperature:g}" + (", ivf index" if config.backend == "ivf" else "")
     template = row_like(given, "knn", split="val", protocol=protocol, classes=classes)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore
 from dinoskip.io.files import atomic_path
+from eval.knn.tokens import class_tokens
 
 NEIGHBOURS = "neighbours"
 _IMAGES = 6  # scored images drawn, spread evenly over the split
@@ -34,23 +34,16 @@ def nearest_images(
     ``images`` are positions (n,) in ``val``. Equal cosines are in the order of the training images. Raises
     :class:`DataError` for a store without class tokens.
     """
-    queries = torch.nn.functional.normalize(_tokens(val, block, slice(None))[list(images)], dim=-1)
+    queries = torch.nn.functional.normalize(class_tokens(val, [block])[0][list(images)], dim=-1)
     cosines = torch.cat(
         [
-            queries @ torch.nn.functional.normalize(_tokens(train, block, slice(at, at + _ROWS)), dim=-1).T
+            queries @ torch.nn.functional.normalize(class_tokens(train, [block], slice(at, at + _ROWS))[0], dim=-1).T
             for at in range(0, len(train), _ROWS)
         ],
         dim=1,
     )
     order: NDArray[np.int64] = np.argsort(-cosines.numpy(), axis=1, kind="stable")[:, :k]
     return order
-
-
-def _tokens(store: FeatureStore, block: int, images: slice) -> torch.Tensor:
-    tokens = store.cls(block, images)
-    if tokens is None:
-        raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
-    return torch.from_numpy(tokens)
 
 
 class _Cells:

@@ -78,9 +78,7 @@ def save_heads(path: Path, heads: Sequence[LinearHead], info: Mapping[str, Any])
 
 def load_heads(path: Path) -> tuple[list[LinearHead], dict[str, Any]]:
     """Read what :func:`save_heads` wrote: heads by block, the multiscale one last, and the info."""
-    metadata = read_tensor_header(path).metadata.get("dinoskip_heads")
-    if metadata is None:
-        raise DataError(f"{path}: holds no linear heads")
+    info = _info(path)
     tensors = load_tensors(path)
     single: dict[int, LinearHead] = {}
     several: dict[int, torch.Tensor] = {}
@@ -94,10 +92,17 @@ def load_heads(path: Path) -> tuple[list[LinearHead], dict[str, Any]]:
     heads = [single[block] for block in sorted(single)]
     if several:
         heads.append(LinearHead(dict(sorted(several.items())), tensors["multiscale.bias"]))
-    return heads, json.loads(metadata)
+    return heads, info
 
 
 def head_classes(path: Path) -> tuple[str, ...]:
     """The names of the classes that heads of a file tell apart; () where it has none, or there is no file."""
-    metadata = read_tensor_header(path).metadata.get("dinoskip_heads") if path.is_file() else None
-    return tuple(json.loads(metadata).get("classes", ())) if metadata else ()
+    return tuple(_info(path).get("classes", ())) if path.is_file() else ()
+
+
+def _info(path: Path) -> dict[str, Any]:
+    metadata = read_tensor_header(path).metadata.get("dinoskip_heads")
+    if metadata is None:
+        raise DataError(f"{path}: holds no linear heads")
+    info: dict[str, Any] = json.loads(metadata)
+    return info

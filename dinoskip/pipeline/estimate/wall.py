@@ -119,7 +119,7 @@ def greedy(
     left = {node.id: node for node in nodes if node.id not in cached}
     paths, done = longest_paths(nodes, seconds), set(cached)
     begins: dict[str, float] = {}
-    running: list[tuple[float, str]] = []
+    running: list[tuple[float, str, int]] = []
     now, free, busy = 0.0, workers, 0.0
     while left or running:
         ready = [
@@ -133,9 +133,9 @@ def greedy(
                 free -= wide
                 busy += wide * seconds[node.id]
                 begins[node.id] = now
-                heapq.heappush(running, (now + seconds[node.id], node.id))
+                heapq.heappush(running, (now + seconds[node.id], node.id, wide))
                 del left[node.id]
-        now, ended = heapq.heappop(running)
+        now, ended, wide = heapq.heappop(running)
         done.add(ended)
-        free += min(width(next(node for node in nodes if node.id == ended)), workers)
+        free += wide
     return WallTime(now, begins, busy, workers)

@@ -13,6 +13,7 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult, rows_in
 from dinoskip.settings.tasks import EvaluationTask, tasks
+from eval.metrics import ratios
 from eval.probe import head_classes
 from visualize.comparison import Scores
 from visualize.report import Preview, Report
@@ -31,10 +32,14 @@ class ChosenOutput:
     records: ImageRecords | None
 
 
-def chosen_outputs(task: Task, report: Report, of: EvaluationTask) -> Iterator[ChosenOutput]:
+def scores_of(report: Report) -> Scores:
+    """The numbers of a report, by which blocks are chosen."""
+    return Scores(principal(report.rows, every_read_point=True), report.records)
+
+
+def chosen_outputs(task: Task, report: Report, scores: Scores, of: EvaluationTask) -> Iterator[ChosenOutput]:
     """Every network's last evaluation by a task on each data set, in the order of the page; of several fits the
-    first."""
-    scores = Scores(principal(report.rows, every_read_point=True), report.records)
+    first. ``scores`` are :func:`scores_of` the report."""
     outputs: dict[tuple[Any, ...], tuple[EvalResult, Path]] = {}
     for role, path in sorted(task.inputs.items()):
         if role.partition("/")[0] == of.name:
@@ -56,14 +61,14 @@ def _place(row: EvalResult) -> tuple[Any, ...]:
     return (row.model, row.epoch, row.dataset, row.split, row.metric, row.block, row.facet, row.norm)
 
 
-def block_pictures(task: Task, report: Report) -> list[Preview]:
+def block_pictures(task: Task, report: Report, scores: Scores) -> list[Preview]:
     """The picture of each network's chosen block, of every task that leaves one a block."""
     previews: list[Preview] = []
     for record in tasks():
         drawn = record.block_pictures
         if drawn is None:
             continue
-        for output in chosen_outputs(task, report, record):
+        for output in chosen_outputs(task, report, scores, record):
             path = output.folder / drawn.folder / f"block{output.row.block}.jpg"
             if path.is_file():
                 caption = f"{drawn.caption} {output.name}, block {output.row.block}, {output.row.dataset}."
@@ -72,19 +77,19 @@ def block_pictures(task: Task, report: Report) -> list[Preview]:
 
 
 def classes_of(
-    task: Task, report: Report, of: EvaluationTask
+    task: Task, report: Report, scores: Scores, of: EvaluationTask
 ) -> Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]:
     """``{data set: {network: [(class, IoU in percent), ...]}}`` at chosen blocks, in the order of the classes.
 
     Classes that neither are labelled nor predicted have no IoU and are left out.
     """
     sets: dict[str, dict[str, list[tuple[str, float]]]] = {}
-    for output in chosen_outputs(task, report, of):
+    for output in chosen_outputs(task, report, scores, of):
         names = head_classes(output.folder / HEADS)
         if output.records is None or not isinstance(output.records.values, np.ndarray) or not names:
             continue
         intersection, union = output.records.values.sum(0, dtype=np.int64).T
-        percent = np.where(union > 0, 100 * intersection / np.maximum(union, 1), np.nan)
+        percent = 100 * ratios(intersection, union)
         sets.setdefault(output.row.dataset, {})[output.name] = [
             (name, float(value)) for name, value in zip(names, percent, strict=True) if np.isfinite(value)
         ]

@@ -16,7 +16,7 @@ from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
-from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, classes_of
+from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, classes_of, scores_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
@@ -32,6 +32,7 @@ from dinoskip.runtime.environment import describe
 from dinoskip.settings import tasks
 from dinoskip.settings.config import dump, flatten
 from visualize import figures
+from visualize.comparison import Scores
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
 from visualize.report.content import PrintedTable
@@ -57,12 +58,15 @@ def write_page(task: Task) -> None:
     write_text(task.out / "study.yaml", study)
     write_json(task.out / NAMES, {variant.file_name: variant.name for variant in report.variants})
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-        added = _added(task, Path(scratch))
+        added, scores = _added(task, Path(scratch)), scores_of(report)
         page = replace(
             report,
-            figures=[*_figures(task, report, Path(scratch)), *(figure for shown in added for figure in shown.figures)],
+            figures=[
+                *_figures(task, report, scores, Path(scratch)),
+                *(figure for shown in added for figure in shown.figures),
+            ],
             papers=_papers(task, report, added),
-            **_pictures(task, block_pictures(task, report)),
+            **_pictures(task, block_pictures(task, report, scores)),
             diagnostics=[
                 *epochs_tables(_logs(task, "metrics.jsonl")),
                 *_tables(task),
@@ -269,14 +273,14 @@ def _added(task: Task, out: Path) -> list[Shown]:
     return added
 
 
-def _figures(task: Task, report: Report, out: Path) -> list[Any]:
+def _figures(task: Task, report: Report, scores: Scores, out: Path) -> list[Any]:
     kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
     drawn = [
         loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
         figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
-        figures.classes_figure(classes_of(task, report, tasks.task("probe")), out / "classes", list(kept)),
+        figures.classes_figure(classes_of(task, report, scores, tasks.task("probe")), out / "classes", list(kept)),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),
     ]

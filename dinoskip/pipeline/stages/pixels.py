@@ -12,6 +12,7 @@ from dinoskip.pipeline.graph import NodeSettings, SettingsOf
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import open_split
+from dinoskip.pipeline.stages.settings import settings_of_section
 from dinoskip.settings.config import RawConfig, validate
 from dinoskip.settings.tasks import EvaluationTask, FloorInputs
 
@@ -27,8 +28,7 @@ class PixelSettings(NodeSettings):
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """The task's settings that its floor depends on, by its name, and patch, version and seed."""
-        left_out = set(self.record.not_in_key)
-        settings = {key: value for key, value in settings_of(self.section).items() if key not in left_out}
+        settings = settings_of_section(self.record, self.section, settings_of)
         seed = {} if self.seed is None else {"seed": self.seed}
         return {self.record.name: settings, "patch": self.patch, "version of task": self.record.version, **seed}
 

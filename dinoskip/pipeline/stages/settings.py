@@ -149,6 +149,11 @@ class FeatureSettings(NodeSettings):
         }
 
 
+def settings_of_section(record: EvaluationTask, section: Any, settings_of: SettingsOf) -> dict[str, Any]:
+    """The settings of a task's section that are part of keys: not those that say what is read."""
+    return {name: value for name, value in settings_of(section).items() if name not in record.not_in_key}
+
+
 @dataclass(frozen=True)
 class StudySettings:
     """Settings of the study that a task may read beside its section; those not named by its record are as here."""
@@ -183,12 +188,10 @@ class TaskSettings(NodeSettings):
 
     def recorded(self, settings_of: SettingsOf) -> dict[str, Any]:
         """Return the settings that the key of the node is computed from."""
-        own = settings_of(self.section)
-        settings = {name: value for name, value in own.items() if name not in self.record.not_in_key}
         content = content_of_part("tasks", self.record.name)
         optional = {"read": self.read, "backbone": self.backbone, "plugin": content}
         return {
-            self.record.name: settings,
+            self.record.name: settings_of_section(self.record, self.section, settings_of),
             "context": dict(self.context),
             **{name: getattr(self.study, name) for name in self.record.study_settings},
             **self.stated,
