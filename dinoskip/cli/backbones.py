@@ -259,6 +259,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         tree["gallery"] = {"dataset": name, "single_file": args.single_file}
     else:
         tree["evaluate"][stage.name] = {"datasets": [name]}
+        tree["report"] = {"title": f"{stage.name} on {name}, block by block"}
         if _pictured(stage):
             tree["gallery"] = {"dataset": name}
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]

@@ -61,6 +61,8 @@ def curves_figure(
                 logarithmic_scale(axes)
             else:
                 axes.ticklabel_format(axis="y", useOffset=False)
+            if not any(value for points in curves.values() for value in points.values()):
+                axes.set_ylim(-0.05, 1.0)  # zero everywhere: matplotlib's range would have it in the middle
             heading(axes, title)
             axes.set_xlabel(along)
         legend(figure, grid, order)

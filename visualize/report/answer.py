@@ -36,10 +36,7 @@ from visualize.comparison import OWN_BEST, Scores
 from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
 from visualize.tables import mean_deviation
 
-NO_SCORE = (
-    "No score was computed: these images have no labels, or no task was asked for. The curves show, block by block, "
-    "how alike the patches of an image are, how many dimensions they use, and whether some stand out by their norm."
-)
+NO_SCORE = "No score was computed: these images have no labels, or no task was asked for."
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
 SAME_WEIGHTS = "the same weights"

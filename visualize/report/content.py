@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import EvalResult
+from visualize.figures.curves import Curves
 from visualize.figures.drawing import Figure
 from visualize.roughness import Roughness
 from visualize.rows import StudyVariant
@@ -51,7 +52,8 @@ class Report:
     for; ``commands`` are shell lines that reproduce the study. ``compare`` names
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
     ``trained_on`` what they saw. ``papers`` are those tables with our numbers in them, and claims;
-    ``roughness`` is of the gallery's pictures at ``block``.
+    ``roughness`` is of the gallery's pictures at ``block``; ``features`` are quantities that need no labels,
+    ``{title: {network: {block: value}}}``.
     """
 
     title: str
@@ -77,6 +79,7 @@ class Report:
     trained_on: str = ""
     roughness: Roughness = field(default_factory=dict)
     block: int = 0
+    features: Mapping[str, Curves] = field(default_factory=dict)
 
     @property
     def rows(self) -> dict[str, Sequence[EvalResult]]:

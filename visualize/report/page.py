@@ -19,11 +19,11 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
 from visualize.report import sections
-from visualize.report.answer import Answer, answers, choices, dependences, verdict
+from visualize.report.answer import NO_SCORE, Answer, answers, choices, dependences, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
-from visualize.report.first_sentence import values_said
+from visualize.report.first_sentence import features_said, values_said
 from visualize.report.markdown import report_markdown
 from visualize.report.overview import Overview, described, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
@@ -38,7 +38,7 @@ from visualize.report.tables import (
     block_grids,
     others_grid,
 )
-from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, untrained_rows
+from visualize.rows import Benchmark, families, last_epochs, principal, rows_csv, setting_note, untrained_rows
 from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
 
 
@@ -66,7 +66,7 @@ def build_report(report: Report, out: Path) -> None:
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         report.papers,
-        " ".join(filter(None, [values_said(every, folded), verdict(pairs, every), *dependences(every)])),
+        _first_screen(report, every, pairs, folded),
         overview_tables(seen),
     )
     for folder in ("img", "tables"):
@@ -87,6 +87,15 @@ def build_report(report: Report, out: Path) -> None:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
     for table in tables.papers:
         write_text(out / "tables" / f"{table.grid.name}.csv", table.csv)
+
+
+def _first_screen(
+    report: Report, every: Sequence[Answer], pairs: Sequence[Answer], folded: Mapping[Benchmark, str]
+) -> str:
+    """The page's first sentences: values, the verdict and on what it depends; without scores, features' quantities."""
+    said = verdict(pairs, every)
+    unscored = features_said(report.features) if said == NO_SCORE else ""
+    return " ".join(filter(None, [values_said(every, folded), said, unscored, *dependences(every)]))
 
 
 def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:

@@ -41,6 +41,7 @@ from visualize.report.diagnostics import (
     epochs_tables,
     outliers_table,
 )
+from visualize.report.first_sentence import COSINE, RANK
 from visualize.report.names import NAMES
 from visualize.report.papers import StudyNumbers, printed_tables
 from visualize.rows import StudyVariant, principal
@@ -101,6 +102,7 @@ def measured(task: Task) -> Report:
         trained_on=settings.trained_on,
         roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
         block=block,
+        features=_feature_curves(task),
     )
 
 
@@ -284,7 +286,7 @@ def _figures(task: Task, report: Report, scores: Scores, out: Path) -> list[Any]
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),
     ]
-    drawn.append(_features_figure(task, out))
+    drawn.append(figures.features_figure(report.features, out / "features", list(_in_order(task))))
     order, (_, rough) = list(_in_order(task)), _roughness(task)
     drawn.append(figures.roughness_figure(rough, out / "roughness", order))
     inside = _logs(task, "diagnostics.jsonl")
@@ -293,11 +295,11 @@ def _figures(task: Task, report: Report, scores: Scores, out: Path) -> list[Any]
     return [figure for figure in drawn if figure is not None]
 
 
-def _features_figure(task: Task, out: Path) -> figures.Figure | None:
-    """Token cosine, effective rank and outliers of the gallery's images by block; None without a gallery's numbers."""
+def _feature_curves(task: Task) -> dict[str, dict[str, dict[int, float]]]:
+    """Token cosine, effective rank and outliers of the gallery's images by block; empty without a gallery's numbers."""
     gallery = task.inputs.get("gallery")
     if gallery is None or not (gallery / FEATURES).is_file():
-        return None
+        return {}
     summed, outliers = read_json(gallery / FEATURES), read_json(gallery / "outliers.json")
     names = _last_epochs(task, summed)
 
@@ -307,12 +309,11 @@ def _features_figure(task: Task, out: Path) -> figures.Figure | None:
             for words, name in names.items()
         }
 
-    quantities = {
-        "mean cosine of an image's patches": curves(summed, "cosine"),
-        "effective rank of an image's patches": curves(summed, "rank"),
+    return {
+        COSINE: curves(summed, "cosine"),
+        RANK: curves(summed, "rank"),
         "outlier patches, %": curves(outliers, "share", 100.0),
     }
-    return figures.features_figure(quantities, out / "features", list(_in_order(task)))
 
 
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
 from visualize.report.content import PrintedTable
+from visualize.report.first_sentence import COSINE, RANK
 from visualize.report.rows_page import long_table, write_long_table
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable, TextTable, setting, shown
@@ -142,6 +143,15 @@ def test_photographs_are_on_the_page_alone_and_other_pictures_in_the_markdown_al
 def test_an_empty_study_says_so(tmp_path):
     build_report(Report("empty", [StudyVariant("a")]), tmp_path / "report")
     assert "No score was computed" in Page(tmp_path / "report/index.html").text
+
+
+def test_photographs_without_labels_have_their_features_values(tmp_path):
+    quantities = {COSINE: {"net": {1: 0.9, 12: 0.51}}, RANK: {"net": {1: 60.0, 12: 32.6}}}
+    build_report(Report("look", [StudyVariant("net")], features=quantities), tmp_path / "report")
+    text = Page(tmp_path / "report/index.html").text
+    assert "No score was computed" in text
+    assert "0.51 (net)" in text
+    assert "33 (net)" in text
 
 
 @pytest.mark.parametrize("address", ["https://example.org", "javascript:alert(1)", "/etc/passwd", "//host/x", "", "#x"])
