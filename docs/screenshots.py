@@ -1,7 +1,6 @@
 """Take the pictures of docs/images from real pages, with a headless Chromium.
 
 ``python docs/screenshots.py report runs/inits`` writes report.png and gallery.png from a study's page;
-``python docs/screenshots.py demo runs/demo`` writes demo.png, the report's pictures on white, without a browser;
 ``python docs/screenshots.py tensorboard runs/board`` writes tensorboard.png from the logs below a folder.
 """
 
@@ -64,21 +63,6 @@ def report(study: Path) -> None:
     take((page / "gallery" / "index.html").as_uri(), "gallery", 1100, 1010)
 
 
-def demo(study: Path) -> None:
-    """The pictures on a report's first screen, 1180 pixels wide, with black letters on white."""
-    strip = study.resolve() / "report" / "img" / "preview-0.png"
-    if not strip.is_file():
-        sys.exit(f"screenshots: {strip} is not there: run the study first")
-    picture = Image.open(strip).convert("RGBA")
-    page = Image.new("RGBA", picture.size, "white")
-    page.alpha_composite(picture)
-    alpha = picture.getchannel("A")
-    left = alpha.crop((0, 0, picture.width, 1)).getbbox()  # names stand before the first photograph
-    names = alpha.crop((0, 0, left[0] if left else 0, picture.height))
-    page.paste((0, 0, 0, 255), (0, 0), mask=names)
-    save(page.convert("RGB").resize((1180, round(1180 * page.height / page.width)), Image.Resampling.LANCZOS), "demo")
-
-
 def tensorboard(logs: Path) -> None:
     """The curves of the runs below a folder, from a TensorBoard that is started and stopped here."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", str(PORT)]
@@ -98,7 +82,7 @@ def tensorboard(logs: Path) -> None:
 
 
 if __name__ == "__main__":
-    makers = {"report": report, "demo": demo, "tensorboard": tensorboard}
+    makers = {"report": report, "tensorboard": tensorboard}
     if len(sys.argv) != 3 or sys.argv[1] not in makers:
         sys.exit(__doc__)
     makers[sys.argv[1]](Path(sys.argv[2]))
