@@ -60,9 +60,13 @@ class Measured(NetworkScores):
         return next(filter(None, (score.failed for score in self.now)), "")
 
     @property
-    def block_numbers(self) -> str:
-        """``7`` or ``7/8``: where blocks were chosen, of halves of the images or of seeds."""
-        return re.sub(r"\bb(?=[0-9])", "", self.blocks)
+    def blocks_said(self) -> str:
+        """``block 7``, of several seeds ``blocks 7, 8``, where halves of the images chose ``blocks 2, 10
+        (cross-fitted)``; several blocks that are read together are one (``3+6+9``).
+        """
+        numbers = list(dict.fromkeys(re.sub(r"\bb(?=[0-9])", "", self.blocks).replace("/", " ").split()))
+        fitted = " (cross-fitted)" if "/" in self.blocks else ""
+        return f"block{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}{fitted}"
 
     @property
     def parts(self) -> dict[str, str]:
@@ -302,15 +306,27 @@ def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
 
 
 def _of_one(answer: Answer) -> str:
-    """``small: mIoU, voc val 40.0 at block 11 (baseline 4.2). There is no second network to compare it with.``"""
-    said = []
-    for line in answer.lines:
-        if line.first is not None:
-            floor = "" if line.trivial is None else f" (best baseline: {line.trivial.rule}, {line.trivial.value:.1f})"
-            block = line.first.block_numbers.replace(" ", ", ")
-            several = "s" if "/" in block or "," in block else ""  # one of each half of the images, or of each seed
-            said.append(f"{line.benchmark.label} {line.first.value:.1f} at block{several} {block}{floor}")
+    """``small: mIoU, voc val 40.0 at block 11, above the best baseline (colours, 4.2). There is no second ...``"""
+    said = [
+        f"{line.benchmark.label} {line.first.value:.1f} at {line.first.blocks_said}{_floor_said(line)}"
+        for line in answer.lines
+        if line.first is not None
+    ]
     return f"{answer.first}: {'; '.join(said)}. There is no second network to compare it with."
+
+
+def _floor_said(line: AnswerLine) -> str:
+    """``, above the best baseline (full image, 22.1)``, by at least what rounding hides, else ``not above``."""
+    if line.first is None or line.trivial is None:
+        return ""
+    above = "below" if line.first.lowest else "above"
+    word = above if beats(line.first.value, line.trivial.value, line.first.lowest) else f"not {above}"
+    return f", {word} the best baseline ({line.trivial.rule}, {line.trivial.value:.1f})"
+
+
+def beats(value: float, floor: float, lowest: bool) -> bool:
+    """Whether a value is above a baseline by more than rounding, or below it where the lower one is better."""
+    return (floor - value if lowest else value - floor) >= ROUNDED
 
 
 def dependences(compared: Sequence[Answer]) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dinoskip.decisions.wording import ROUNDED
 from visualize.figures.curves import Curves
-from visualize.report.answer import Answer, AnswerLine, Measured
+from visualize.report.answer import Answer, AnswerLine, Measured, beats
 from visualize.rows import Benchmark
 
 COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image's patches"
@@ -61,7 +60,7 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
         text += f"; best baseline {rule.value:.1f} ({rule.rule})"
     if not inconclusive:
         return f"{text}."
-    if rule is not None and not _better(ordered[0].value, rule.value, lowest):
+    if rule is not None and not beats(ordered[0].value, rule.value, lowest):
         return f"{text}. {_none(len(ordered))} beats the baseline, so this run does not show which is better."
     begun = any(side.before for side in ordered)
     beaten = " and ".join(["the best baseline"] * (rule is not None) + ["the networks before training"] * begun)
@@ -71,11 +70,6 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
 def _value(side: Measured) -> str:
     failed = ", no cut: degenerate affinity graph" if side.failed_there else ""
     return f"{side.value:.1f} ({side.name}{failed})"
-
-
-def _better(value: float, floor: float, lowest: bool) -> bool:
-    """Whether a value is above a baseline by more than rounding, or below it where the lower one is better."""
-    return (floor - value if lowest else value - floor) >= ROUNDED
 
 
 def _none(count: int) -> str:

@@ -63,9 +63,7 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
         if side is not None:
             levels.setdefault(line.benchmark, side)
     first = tuple(
-        MeasuredCell(
-            "value", _with_failure(f"block {levels[key].block_numbers}", levels[key]), f"{levels[key].value:.1f}"
-        )
+        MeasuredCell("value", _with_failure(levels[key].blocks_said, levels[key]), f"{levels[key].value:.1f}")
         if key in levels
         else MeasuredCell("absent", NOT_RUN)
         for key in measures
