@@ -240,10 +240,11 @@ class Output:
         path = self.place / name
         refuse_links_in(path)
         found = _content(path)
-        if found in known:
-            return
         expected = {file for content in known for file in content.items()}
-        other = next((file for file in sorted(found.items()) if file not in expected), ("", ""))[0]
+        others = [file for file in sorted(found.items()) if file not in expected]
+        if known and not others:  # all of it, or what somebody who removed a part of it has left
+            return
+        other = others[0][0] if others else ""
         why = "was changed since it was made" if known else f"is not of a {self.kind} made here"
         raise ConfigError(f"{path / other if other else path}: is there already, and {why}", _AWAY)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dinoskip.io.files import read_json, read_manifest
 from dinoskip.io.locks import STALE
+from dinoskip.pipeline.artifacts import is_volatile
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs, places_of
 from tests.chaos.outcomes import INSIDE, contents, differences, names_of, of_end, output_of, problems
@@ -247,6 +248,9 @@ class Campaign:
                 shutil.rmtree(target)
             else:
                 target.unlink(missing_ok=True)
+            if self.site.is_study and is_volatile(path.name):
+                # no hash of a stage's inputs has a log; a report that was drawn from a damaged one, with a warning, stays
+                shutil.rmtree(self.site.study / "stages" / "report", ignore_errors=True)
 
     def _leftovers(self) -> list[str]:
         """Now and then: what ``gc`` leaves that an undisturbed run does not make, or the other way round."""

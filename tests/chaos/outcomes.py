@@ -20,7 +20,10 @@ INSIDE = ("stages", "records", RUNNING, "verdicts")  # the last: of labels, by t
 STOPPED = (-signal.SIGKILL, 75, 130)
 BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
 _OUTPUT = r"(\.partial-)?[0-9a-f]{16}|step-\d{8}"
-NOTES = ("config.json", "env.json", "status.json", "metrics.jsonl", "changes.jsonl", "bad_images.json")
+NOTES = (
+    "config.json", "env.json", "status.json", "metrics.jsonl", "changes.jsonl", "bad_images.json", "command.json",
+    "provenance.json",
+)  # fmt: skip
 COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "starved", "FAULT")
 STARVED = 3.0  # times slower than alone on a core: a run that lasts too long there is no fault of it, and is run again
 

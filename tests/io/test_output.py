@@ -138,6 +138,18 @@ def test_an_output_lies_neither_in_the_data_nor_around_them(tmp_path: Path) -> N
     assert output.given_folder(tmp_path / "data-2", [tmp_path / "data"]) == tmp_path / "data-2"
 
 
+def test_what_is_left_of_an_entry_is_replaced_and_what_was_added_is_not(tmp_path: Path) -> None:
+    make(tmp_path, img_a="a", img_b="b")
+    (tmp_path / "img" / "a").unlink()
+    make(tmp_path, img_a="a", img_b="b")
+    assert tree(tmp_path) == {"img/a": b"a", "img/b": b"b"}
+    (tmp_path / "img" / "a").unlink()
+    (tmp_path / "img" / "mine").write_text("mine")
+    with pytest.raises(ConfigError, match="img/mine"):
+        make(tmp_path, img_a="a", img_b="b")
+    assert tree(tmp_path) == {"img/mine": b"mine", "img/b": b"b"}
+
+
 @pytest.mark.parametrize("kind", ["link", "folder", "FIFO"])
 def test_a_file_is_written_in_the_place_of_a_file_alone(kind: str, tmp_path: Path) -> None:
     path, other = tmp_path / "status.json", tmp_path / "other"

@@ -390,7 +390,9 @@ def _pictures(task: Task, of_tasks: Sequence[Preview]) -> dict[str, Any]:
     source = task.inputs.get("gallery")
     if source is None:
         return {"previews": of_tasks}
-    shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
+    # it may exist: a run of this study that was stopped until its lock was old, and goes on, copies the same files
+    beside = shutil.ignore_patterns("MANIFEST.json", "timing.json")
+    shutil.copytree(source, task.out / "gallery", ignore=beside, dirs_exist_ok=True)
     listed = [Preview(source / one["file"], one["caption"], one["alt"]) for one in previews_of(source)]
     scored = any(path.name == "rows.json" for role in task.inputs.values() for path in role.glob("rows.json"))
     previews = [strip_of(source), *listed[1:]] if scored else [*listed[:1], strip_of(source), *listed[1:]]
