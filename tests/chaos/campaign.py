@@ -249,7 +249,7 @@ class Campaign:
             else:
                 target.unlink(missing_ok=True)
             if self.site.is_study and is_volatile(path.name):
-                # no hash of a stage's inputs has a log; a report that was drawn from a damaged one, with a warning, stays
+                # logs are in no hash of inputs: a report that was drawn from a damaged one, with a warning, stays
                 shutil.rmtree(self.site.study / "stages" / "report", ignore_errors=True)
 
     def _leftovers(self) -> list[str]:
