@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
+from dinoskip.pipeline.gallery.images import in_turns
 
 BACKBONE = "timm:vit_tiny_patch16_224,pretrained=false,img_size=64,depth=2"
 
@@ -56,3 +57,8 @@ def test_what_is_of_an_image_alone_is_the_same_on_any_page(photos: Path, tmp_pat
         of_pages = [*pictures(paged, kind), *pictures(paged / "page-2", kind)]
         assert len(of_pages) == 5
         assert all(map(np.array_equal, of_pages, pictures(whole, kind)))
+
+
+def test_images_of_class_folders_come_in_turns() -> None:
+    names = ("a/1.png", "a/2.png", "a/x/3.png", "b/1.png", "c/1.png", "c/2.png")
+    assert in_turns(names) == ("a/1.png", "b/1.png", "c/1.png", "a/2.png", "c/2.png", "a/x/3.png")

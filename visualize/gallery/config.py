@@ -12,7 +12,12 @@ from dinoskip.settings.config import Config
 class GalleryConfig(Config):
     """Images of the gallery and their display; a change re-runs nothing but the gallery and the report."""
 
-    first: int = Field(12, ge=1, le=100_000, description="images shown, from the start of the data set's list")
+    first: int = Field(
+        12,
+        ge=1,
+        le=100_000,
+        description="images shown, from the start of the data set's list (of class folders: an image of each in turn)",
+    )
     page: int = Field(
         50, ge=1, le=500, description="images on a page; contact sheets and PCA bases are of the first page's"
     )

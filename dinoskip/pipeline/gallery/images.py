@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 from dinoskip.data import sets as datasets
 from dinoskip.data.detection import annotated_boxes
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
+from dinoskip.data.sets.labels import CLASSES, DETECTION, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.errors import DataError
 from dinoskip.features import Transform
@@ -72,6 +74,8 @@ def gallery_images(task: Task) -> GalleryImages:
         )
     if not SEGMENTATION.given_by(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
+        if CLASSES.given_by(config):
+            images = replace(images, names=in_turns(images.names))
         images = _readable(images, first) if config.skip_broken else images
         ids = images.ids[:first]
         folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
@@ -82,6 +86,17 @@ def gallery_images(task: Task) -> GalleryImages:
     return GalleryImages(
         labelled.ids[:count], paths, labelled, tuple(_boxes(path, upright=labelled.labels_upright) for path in paths)
     )
+
+
+def in_turns(names: Sequence[str]) -> tuple[str, ...]:
+    """An image of each class folder in turn: the first of a sorted list are all of one class."""
+    before: Counter[str] = Counter()
+    turns = []
+    for name in names:
+        folder = PurePosixPath(name).parts[0]
+        turns.append((before[folder], name))
+        before[folder] += 1
+    return tuple(name for _, name in sorted(turns, key=itemgetter(0)))
 
 
 def large_enough(shown: GalleryImages, multiple: int) -> GalleryImages:
