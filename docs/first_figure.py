@@ -48,7 +48,7 @@ def main() -> None:
                 for row in range(len(images))
             ]
             heads = ["photograph", *(f"block {block}" for block in sorted(colours))]
-            title = network.words.removeprefix("shipped, ")
+            title = network.words.removeprefix("pretrained, ")
             contact_sheet(cells, heads, place / f"{number}.png", title=title.capitalize(), cell=CELL)
             parts.append(Image.open(place / f"{number}.png").convert("RGB"))
         sheet = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), "white")

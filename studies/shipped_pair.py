@@ -130,7 +130,7 @@ def card(network: ShippedNetwork, rows: Sequence[EvalResult], output: Path) -> s
         else "rows of the third study for the same settings and seed, in docs/results/evidence/rows.csv.gz, scored in\n"
         "float32 before rounding; for the float16 weights `python -m studies.shipped_pair score --data IMAGENETTE`"
     )
-    return f"""# `{network.spec}`: a small ViT, {network.words.removeprefix("shipped, ")}
+    return f"""# `{network.spec}`: a small ViT, {network.words.removeprefix("pretrained, ")}
 
 12 blocks, 128 channels, 2 heads, patches of 8 pixels, 2.4 million parameters, float16.
 For trying dinoskip out and for its tests and notebooks; far below networks of a usual size.

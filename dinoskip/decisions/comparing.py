@@ -41,7 +41,7 @@ BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 HIGHER, LOWER = "higher", "lower"
 FAR = 5.0
 """Deviations over seeds: networks so far apart hardly overlap, and a page that would not tell them apart says so."""
-WITHIN_LUCK = f"{ONE_EACH}, whose luck may explain it"
+WITHIN_LUCK = f"{ONE_EACH}: another seed may differ as much"
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,8 +43,8 @@ class ShippedNetwork:
 SHIPPED = {
     network.name: network
     for network in (
-        ShippedNetwork("skip", "shipped, with skips", "skip", 2.4e-2),
-        ShippedNetwork("skipless", "shipped, skipless, calibrated", "mixing", 2.7e-3),
+        ShippedNetwork("skip", "pretrained, with skips", "skip", 2.4e-2),
+        ShippedNetwork("skipless", "pretrained, skipless, calibrated", "mixing", 2.7e-3),
     )
 }
 """By name. Learning rates are those that the third study chose for each (``docs/results/evidence/rates.csv``)."""

@@ -103,7 +103,7 @@ def test_photographs_without_labels_are_all_shown_with_the_shipped_pair(tmp_path
     assert len(list((gallery / "img").glob("photo-*.jpg"))) == 14
     text = (out / "report" / "index.html").read_text(encoding="utf-8")
     assert "14 photographs without labels" in text
-    assert "shipped, skipless, calibrated" in text
+    assert "pretrained, skipless, calibrated" in text
     assert "img/features.svg" in text
     assert list(json.loads((out / "report" / "names.json").read_text())) == ["skip", "skipless"]
     features = json.loads((gallery / "features.json").read_text())

@@ -40,9 +40,9 @@ from visualize.rows import (
 ByVariant = Mapping[str, Mapping[str, EvalResult]]
 _BLOCKS_READING = (
     "Look for the block at which each curve is highest (with skips usually the last, without them an earlier one), and "
-    "for its distance from the baselines and from the same network before training. Without a distance, nothing was "
-    "learnt there."
+    "for its distance from the baselines"
 )
+_UNTRAINED_READING = " and from the same network before training. Without a distance, nothing was learnt there."
 _FEATURES_READING = (
     "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier "
     "patches have a norm above 3 times the median; they are known of large ViTs and can hide an object from TokenCut."
@@ -109,16 +109,19 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
-    marks = ["ring: best block", "dotted level: several blocks together"]
+    marks = ["ring: best block on these images, an upper estimate"]
+    if any(not block.isdigit() for rows in benchmarks.values() for net in rows.values() for block in net):
+        marks.append("dotted level: several blocks together")
     if any(row.low is not None for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("shade: 95 % interval")
     if any(failed_cuts(row) for rows in benchmarks.values() for net in rows.values() for row in net.values()):
-        marks.append("cross: graph complete or no cut in most images, without an interval")
+        marks.append("cross: no object found in most images (degenerate affinity graph, or no cut)")
     if baselines:
         marks.append("grey level: baseline without a network")
     if any(untrained.values()):
         marks.append("thin curve: the same network before training")
-    return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {_BLOCKS_READING}")
+    reading = _BLOCKS_READING + (_UNTRAINED_READING if any(untrained.values()) else ".")
+    return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {reading}")
 
 
 def _span(rows: ByVariant, begun: ByVariant, floor: Iterable[float]) -> float:

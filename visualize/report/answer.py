@@ -308,11 +308,18 @@ def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
 def _of_one(answer: Answer) -> str:
     """``small: mIoU, voc val 40.0 at block 11, above the best baseline (colours, 4.2). There is no second ...``"""
     said = [
-        f"{line.benchmark.label} {line.first.value:.1f} at {line.first.blocks_said}{_floor_said(line)}"
+        f"{line.benchmark.label}{images_said([line.first])} {line.first.value:.1f} at {line.first.blocks_said}"
+        f"{_floor_said(line)}"
         for line in answer.lines
         if line.first is not None
     ]
     return f"{answer.first}: {'; '.join(said)}. There is no second network to compare it with."
+
+
+def images_said(sides: Sequence[Measured]) -> str:
+    """`` (60 images)``, where all networks were scored on as many; else nothing."""
+    counts = {score.row.n for side in sides for score in side.now}
+    return f" ({counts.pop():,} images)" if len(counts) == 1 else ""
 
 
 def _floor_said(line: AnswerLine) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from visualize.figures.curves import Curves
-from visualize.report.answer import Answer, AnswerLine, Measured, beats
+from visualize.report.answer import Answer, AnswerLine, Measured, beats, images_said
 from visualize.rows import Benchmark
 
 COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image's patches"
@@ -29,7 +29,7 @@ def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str
 
 
 def features_said(features: Mapping[str, Curves]) -> str:
-    """What the curves of features without labels say at each network's last block, in a sentence; "" without curves.
+    """Values of features that need no labels, at each network's last block, in a sentence; "" without curves.
 
     ``At the last block the patches of an image have a mean cosine of 0.51 (skip), 0.46 (ours) and an effective rank of
     33 (skip), 25 (ours).`` The first :data:`MOST` networks.
@@ -54,7 +54,7 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
         return ""
     lowest = next(iter(sides.values())).lowest
     ordered = sorted(sides.values(), key=lambda side: side.value, reverse=not lowest)
-    text = f"{benchmark.label}: {', '.join(map(_value, ordered))}"
+    text = f"{benchmark.label}{images_said(ordered)}: {', '.join(map(_value, ordered))}"
     rule = lines[0].trivial
     if rule is not None:
         text += f"; best baseline {rule.value:.1f} ({rule.rule})"

@@ -181,9 +181,10 @@ def _neighbours(images: int) -> list[int]:
 
 
 def name_of(labels: FolderLabels) -> str:
-    """A name for the data set: of VOC its year's, else its folder's."""
-    year = labels.data.get("year")
-    return f"voc{year}" if year else safe_name(Path(labels.data["root"]).resolve().name)
+    """A name for the data set: VOC's with its year, where the folder is called so, else the folder's own."""
+    year, root = labels.data.get("year"), Path(labels.data["root"]).resolve()
+    is_voc = any("voc" in part.lower() for part in root.parts[-2:])  # VOCdevkit, or VOCdevkit/VOC2012
+    return f"voc{year}" if year and is_voc else safe_name(root.name)
 
 
 def safe_name(text: str) -> str:

@@ -92,7 +92,7 @@ def test_every_figure_says_what_to_look_for(tmp_path):
 def test_blocks_where_cuts_fail_are_crossed_out_and_have_no_shade(tmp_path):
     rows = [replace(row, degenerate=1.0, complete=1.0) for row in rows_at((1,), 3.0, low=2.0, high=9.0)]
     figure = blocks_figure({"a": rows}, tmp_path / "b")
-    assert "cross: graph complete" in figure.reading
+    assert "cross:" in figure.reading
     assert not re.search(r"(fill-)?opacity: 0\.13", figure.light.read_text())
 
 

@@ -136,7 +136,9 @@ def test_the_probes_block_is_chosen_on_held_out_training_images():
         "Blocks chosen on held-out training images (mIoU, voc val). Choosing the block on these images instead would "
         "have raised the score: +4.0 (a, mIoU, voc val)."
     )
-    assert verdict(found) == ("a: mIoU, voc val 40.0 at block 2. There is no second network to compare it with.")
+    assert verdict(found) == (
+        "a: mIoU, voc val (100 images) 40.0 at block 2. There is no second network to compare it with."
+    )
 
 
 def test_baselines_and_random_weights_stand_beside():

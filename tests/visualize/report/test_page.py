@@ -220,7 +220,7 @@ def test_a_failed_cut_is_said_of_one_network_and_where_nothing_separates(count, 
     assert f"a, CorLoc, voc val: 1 of 1 blocks (1): {failed} (100 of 100 images)" in text
     assert f"block 1, {failed}" in text
     if count == 1:
-        assert "a: CorLoc, voc val 4.0 at block 1, not above the best baseline (full image, 29.0)" in text
+        assert "a: CorLoc, voc val (100 images) 4.0 at block 1, not above the best baseline (full image, 29.0)" in text
         assert "a, CorLoc, voc val, b1: 4.0 is below the baseline (full image), 29.0" in text
     else:
         assert "does not show which is better" in text
