@@ -241,8 +241,8 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
 
 REMEDY = "centre: true, another facet or a higher τ may help (docs/tokencut.md)"
 FAILED_NOTE = (
-    "† graph complete or no cut in most images, which count as misses: there TokenCut fails on these features and the "
-    f"number says nothing of the network; {REMEDY}."
+    "† affinity graph degenerate or no cut in most images, which count as misses: TokenCut fails on these features, "
+    f"and the number says nothing about the network; {REMEDY}."
 )
 
 

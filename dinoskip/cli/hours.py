@@ -62,7 +62,8 @@ def plan_on_cluster(args: Args, study: StudyBase, variants: Sequence[Variant], r
         say(f"Memory beside networks: at most {human_bytes(memory[largest])}, {largest}{of_node}")
     say(f"Peak disk: {human_bytes(disk)}")
     if images.assumed:
-        say(f"Images of {', '.join(sorted(images.assumed))} are not there: as many as published, else ImageNet-1k's")
+        missing = ", ".join(sorted(images.assumed))
+        say(f"{missing} not found: assuming the published number of images, or ImageNet-1k's if none is published")
     return 0
 
 

@@ -97,7 +97,7 @@ def show(args: Args) -> int:
         (name, getattr(backbone, name))
         for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
     ]
-    rows.append(("image mean / deviation", normalisation_of(backbone.mean, backbone.std)))
+    rows.append(("image mean / std", normalisation_of(backbone.mean, backbone.std)))
     rows.append(("positions", backbone.positions))
     runs = {"python": "the file", "hub": "the repository's hubconf.py"}.get(split_spec(args.network)[0])
     rows += [("runs code", f"yes, {runs}" if runs else "no")]

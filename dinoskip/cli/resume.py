@@ -55,7 +55,7 @@ def resume(args: Args) -> int:
     folder, words = noted(Path(args.run))
     if not folder.is_dir():
         raise ConfigError(
-            f"{folder}: the folder in which {args.run} was begun is not there", f"give: {shlex.join(words)}"
+            f"{folder}: the folder in which {args.run} was started does not exist", f"give: {shlex.join(words)}"
         )
     os.chdir(folder)
     log.info("in %s: dinoskip %s", folder, shlex.join(words))

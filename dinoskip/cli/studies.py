@@ -305,7 +305,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
     say(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
-        say(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
+        say(f"{missing} not found: assuming the published number of images, or ImageNet-1k's if none is published")
     return 0
 
 

@@ -144,7 +144,7 @@ def wait_advice(
         cores: processors they may use; 0 counts them.
     """
     if data_wait < SLIGHT:
-        return f"compute-bound: steps wait for their images {data_wait:.0%} of the time"
+        return f"compute-bound: {data_wait:.0%} of the time was spent waiting for images"
     cores = cores or available_cores()
     advice = []
     if mode == "resident":
@@ -156,6 +156,6 @@ def wait_advice(
             advice.append("mode decode, which cuts crops on the device")
         if mode is not None:
             advice.append("smaller images by dinoskip data pack, or mode resident if they then fit")
-    return f"data waits: {data_wait:.0%} of the time steps wait for their images" + (
+    return f"data-bound: {data_wait:.0%} of the time was spent waiting for images" + (
         f" (try {'; '.join(advice)})" if advice else ""
     )

@@ -28,7 +28,7 @@ def is_lifeless(row: EvalResult) -> bool:
 
 
 def failed_cuts(row: EvalResult) -> str:
-    """``graph complete at τ = 0.2 (60 of 60 images)`` where most images have no cut, else nothing.
+    """``affinity graph degenerate at τ = 0.2 (60 of 60 images)`` where most images have no cut, else nothing.
 
     These images count as misses. That is a failure of the method on these features; ``tokens alike`` stands before it
     where these say nothing either.
@@ -36,6 +36,6 @@ def failed_cuts(row: EvalResult) -> str:
     if row.degenerate is None or row.degenerate <= MOST:
         return ""
     complete, cut = graphs_complete(row), CutProtocol.parse(row.protocol)
-    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "no cut")
+    share, kind = (row.complete or 0.0, "affinity graph degenerate") if complete else (row.degenerate, "no cut")
     at = "" if cut is None else f" at τ = {cut.shown_tau}"
     return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"

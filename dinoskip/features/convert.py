@@ -303,7 +303,7 @@ def _about(store: FeatureStore) -> dict[str, str]:
         "images": " ".join(str(images[name]) for name in ("kind", "split") if name in images) or None,
         "sha256 over the images": images.get("fingerprint"),
         "size": store.transform.label,
-        "mean / deviation": store.normalisation,
+        "mean / std": store.normalisation,
         "positions": store.positions,
         "dinoskip": known.get("version"),
         "kernels": known.get("kernels"),

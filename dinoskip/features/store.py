@@ -112,7 +112,7 @@ class StoreDescription(BaseModel):
             len(value) if isinstance(value, tuple) else 0 for value in (self.facet, self.norm, self.dim)
         )
         if not facets == norms == widths or facets == 1:
-            raise ValueError("facet, norm and dim are not of the same read points")
+            raise ValueError("facet, norm and dim have different numbers of entries")
         if self.levels is not None and list(self.levels) != list(map(str, self.blocks)):
             raise ValueError("levels are not those of the blocks")
         if any((self.size_multiple or 0) % stride for stride, _ in (self.levels or {}).values()):

@@ -42,7 +42,7 @@ class TruncNormalInit(Config):
 
     name: Literal["trunc_normal"] = "trunc_normal"
     mlp: MlpInit = Field(
-        "default", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled"
+        "default", description="weights of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled"
     )
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
@@ -65,10 +65,10 @@ class SkiplessInit(MethodConfig):
     )
     c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
     heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
-    mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
+    mlp: MlpInit = Field("suo", description="weights of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
     noise: Noise = Field("normal", description="distribution of the noise")
     scale: Scale = Field(
-        "head", description="factor on Q K^T at the start; head: 1/sqrt(width/heads), none: 1, width: 1/sqrt(width)"
+        "head", description="factor on Q K^T initially; head: 1/sqrt(width/heads), none: 1, width: 1/sqrt(width)"
     )
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
@@ -97,7 +97,7 @@ class ConditionedInit(Config):
     name: Literal["conditioned"] = "conditioned"
     v: Values = Field("shared", description="W^V of a head: the first coordinates for every head, or blocks of its own")
     parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates)] = Field(
-        ("query", "key", "value"), description="matrices that are conditioned; the others start by the default"
+        ("query", "key", "value"), description="matrices that are conditioned; the others keep the default"
     )
 
     @property
@@ -163,10 +163,10 @@ class CalibratedInit(Config):
     max_scale: float = Field(4.0, gt=0, description="largest singular value of a head's W^Q W^K^T")
     c: Positive = Field(3.0, description="singular values of W^V and W^O")
     mlp: Mlp = Field(
-        "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
+        "orthogonal", description="weights of the MLPs; mirrored: half of the hidden units add up to a rotation"
     )
     mixing_heads: int = Field(
-        0, ge=0, description="heads that average over all tokens at the start, in every mixing_every-th block"
+        0, ge=0, description="heads that initially average over all tokens, in every mixing_every-th block"
     )
     mixing_every: int = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
 
@@ -183,7 +183,7 @@ class MaeInit(MethodConfig):
     place = "dinoskip.init.mae:mae_tensors"
     name: Literal["mae"] = "mae"
     zero_branches: bool = Field(
-        False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
+        False, description="initialise attn.proj and mlp.fc2 with zero, so that a block only applies its skip weights"
     )
 
 
@@ -277,7 +277,7 @@ def init_for_skipless(config: ModelConfig) -> ModelConfig:
         chosen = paper_init(config.name)
         log.info(
             "%s without model.init: initialised as in the paper, alpha=%g beta=%g c=%g "
-            "(model.init.name=default starts it by the default)", setting, chosen.alpha, chosen.beta, chosen.c,
+            "(model.init.name=default gives the default initialisation)", setting, chosen.alpha, chosen.beta, chosen.c,
         )  # fmt: skip
         return config.model_copy(update={"init": chosen})
     if isinstance(config.init, TruncNormalInit):

@@ -129,6 +129,6 @@ def _conclude(backbone: Backbone, read_as: str, why: dict[str, str]) -> None:
         text += f"; positions resized as {RULES[backbone.positions]} does{source.get('positions', '')}"
     named = whose(backbone.mean, backbone.std)
     images = normalisation_of(backbone.mean, backbone.std) + (f", {named}" if named else "")
-    text += f"; image mean / deviation {images}{source.get('images', '')}"
+    text += f"; image mean / std {images}{source.get('images', '')}"
     backbone.info["read_as"] = text
     log.info("%s", text)

@@ -16,7 +16,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.results.rows import EvalResult, best_by_heldout, read_rows
 from dinoskip.runtime.console import duration, log, read_metrics
 
-NO_TIME = "no time yet: nothing of this study was measured on this machine"
+NO_TIME = "not known: no stage of this study has run on this machine"
 Work = tuple[str, float]
 """Of what kind a node is, and how much of it there is to do: nodes of a kind take as long as they have work."""
 

@@ -115,7 +115,7 @@ class ProbeConfig(ProtocolConfig):
     distort: float | None = Field(None, ge=0, le=0.5, description="live: change colours, hue by this share of a turn")
     stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
     holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")
-    seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
+    seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and standard deviation")
     pixels: bool = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )

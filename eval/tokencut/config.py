@@ -57,7 +57,7 @@ class TokenCutConfig(Config):
     object_dino: ObjectDinoConfig | None = Field(
         None, description="Object-DINO too, one box an image from the heads of all blocks; {} for its defaults"
     )
-    overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
+    overlays: int = Field(0, ge=0, description="number of images drawn with mask and boxes, at every block")
     centre: bool = Field(
         False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
     )

@@ -21,7 +21,7 @@ _ALL_PAIRS = 4  # of at most so many networks every pair is drawn
 _SOFTMAX_READING = (
     "This figure is the same for every study. With a large diagonal, attention is nearly the identity and well "
     "conditioned. Without it, all rows are nearly equal, and attention is badly conditioned. The paper's "
-    "initialisation gives the first kind."
+    "initialisation gives the first case."
 )
 _HISTOGRAM_READING = (
     "Heavy tails and a large γ (a normal distribution has 0) mean outliers, which make a network hard to quantise."

@@ -340,7 +340,7 @@ def roughness_figure(values: Mapping[str, ByBlock], out: Path, variants: Sequenc
     for name, blocks in values.items():
         medians = {int(block): typical(of_images) for block, of_images in blocks.items()}
         curves[name] = {block: value for block, value in sorted(medians.items()) if value is not None}
-    caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
+    caption = "Roughness of PCA maps by block: Geary's C of neighbouring tokens, median over the gallery's images"
     caption += " (1: no spatial order, 0: smooth)"
-    title = "roughness of PCA pictures"
+    title = "roughness of PCA maps"
     return curves_figure({title: curves}, out, caption=caption, reading=_ROUGHNESS_READING, variants=variants)

@@ -34,10 +34,10 @@ _STEPS = 5  # curves of a panel: more cannot be told apart
 _HISTOGRAM = "histogram_"
 _HISTOGRAM_READING = (
     "From light to dark: early to late in training. The dashed line is a Gaussian's density. Tails that rise with the "
-    "step are outliers, which a range of few bits must span."
+    "step are outliers, which widen the range that few bits must cover."
 )
 _INSIDE_READING = (
-    "Look for a token cosine that approaches 1 (all tokens become equal, and other measures of them are degenerate), "
+    "Look for a token cosine that approaches 1 (all tokens become equal, and other statistics of them are degenerate), "
     "an entropy of 1 (attention averages) or 0 (it copies), and query gradients that vanish."
 )
 
@@ -130,7 +130,7 @@ def skip_weight_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
     if not any(len(set(by_step.values())) > 1 for by_step in values.values()):
         return None
     caption = "Weight of the skip connections while training (of the last sublayer, where it falls with depth)"
-    reading = "Look at what loss and measures do where a line falls, and after it has reached its end."
+    reading = "Compare with the curves of loss and metrics while the weight changes and after it has stopped changing."
     panels = {"skip weight": values}
     return curves_figure(panels, out, caption=caption, reading=reading, variants=list(runs), along="step")
 

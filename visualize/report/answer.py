@@ -229,7 +229,7 @@ def _line(
 
 
 def _failed(rows: Rows) -> str:
-    """``3 of 8 blocks (4, 5, 6): graph complete at τ = 0.2 (60 of 60 images)``, or nothing."""
+    """``3 of 8 blocks (4, 5, 6): affinity graph degenerate at τ = 0.2 (60 of 60 images)``, or nothing."""
     single = single_blocks(values_of(rows))
     said = {block: failed_cuts(rows[str(block)]) for block in single}
     gone = [block for block in single if said[block]]

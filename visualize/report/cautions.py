@@ -10,7 +10,7 @@ from dinoskip.decisions.wording import ROUNDED
 from dinoskip.results.estimates import least_gap
 from visualize.report.answer import Answer, AnswerLine, Measured
 
-_UNPAIRED = "no records of both on the same images, so the difference is unpaired"
+_UNPAIRED = "no per-image scores of both on the same images, so the difference is unpaired"
 _ONE_RUN = "Each network was trained once. The intervals cover the choice of images, not the training seed."
 _SEEDS = (
     "Each network was trained with several seeds. The intervals and p cover the training seed and, where both networks "
@@ -30,7 +30,7 @@ def cautions(compared: Sequence[Answer], silent: Sequence[Answer] = ()) -> list[
         for line in answer.lines:
             for side in filter(None, (line.first, line.second)):
                 rate = (
-                    f"{side.name}: rate unresolved, so no verdict on it: {side.unresolved}" if side.unresolved else ""
+                    f"{side.name}: learning rate unresolved, no verdict: {side.unresolved}" if side.unresolved else ""
                 )
                 lines |= dict.fromkeys(filter(None, [rate, side.failed, *_of_network(line, side)]))
             if line.difference and not line.difference.paired and not line.difference.seeds:
@@ -50,8 +50,8 @@ def _power(lines: Sequence[AnswerLine]) -> Iterator[str]:
     for (seeds, comparisons), gap in sorted(found.items()):
         enough = next(more for more in itertools.count(seeds + 1) if least_gap(more, comparisons) <= FAR)
         yield (
-            f"With {seeds} seeds and {comparisons} comparisons on the page two networks are told apart in 8 of 10 "
-            f"cases only where they lie {gap:.0f} deviations over seeds apart: undecided says little. "
+            f"With {seeds} seeds and {comparisons} comparisons on the page, a difference is found with 80 % power only "
+            f"if it is at least {gap:.0f} standard deviations over seeds, so undecided is weak evidence. "
             f"With {enough} seeds {least_gap(enough, comparisons):.1f} suffice"
         )
 

@@ -51,10 +51,10 @@ def epochs_tables(logs: Mapping[str, Rows]) -> list[DataTable]:
 
 
 OUTLIERS_DO = (
-    "They resemble each other wherever they are, so TokenCut may cut them off instead of an object, and LOST may start "
+    "They resemble each other at any position, so TokenCut may cut them off instead of an object, and LOST may start "
     "from one."
 )
-_OUTLIERS = f"Patches of the gallery's images whose norm is above 3 medians of their block. {OUTLIERS_DO}"
+_OUTLIERS = f"Patches of the gallery's images whose norm is above 3 × the median of their block. {OUTLIERS_DO}"
 
 
 def farthest(blocks: Mapping[str, Mapping[str, float]]) -> str:

@@ -91,7 +91,7 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
 
 
 def _with_failure(word: str, side: Measured) -> str:
-    """``better, graph complete at τ = 0.2``: a word, and how the method failed where it did."""
+    """``better, affinity graph degenerate at τ = 0.2``: a word, and how the method failed where it did."""
     failed = side.failed_there.partition(" (")[0]
     return f"{word}, {failed}" if failed else word
 

@@ -112,7 +112,7 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
 
 
 BEST_NOTE = (
-    "Percent; [low, high] is the 95 % interval, Wilson's of shares and by the jackknife over images of mIoU, ± the "
+    "Percent; [low, high] is the 95 % interval: Wilson's for shares, the jackknife's over images for mIoU; ± the "
     "standard deviation over seeds. The block is the best on the images shown, so its value is an upper estimate. "
     "Probe rows use the learning rate selected on held-out training images; rows selected on validation are in "
     "rows.csv only, marked as such."
@@ -174,7 +174,7 @@ def others_grid(variants: Variants) -> TextTable | None:
     if not rows:
         return None
     note = (
-        "The tables above show one setting of a measure at a read point: the one most variants have; of equals the "
+        "The tables above show one setting for each metric and facet: the one that most variants have; in a tie, the "
         f"papers' ({PAPERS})."
     )
     return TextTable(

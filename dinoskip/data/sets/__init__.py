@@ -94,7 +94,9 @@ def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
     if root is not None:
         return Path(root)
     if isinstance(config, Synthetic):
-        raise ConfigError(f"{config.kind}: the composed folder is needed", "run `dinoskip data scenes OUT` first")
+        raise ConfigError(
+            f"{config.kind}: the synthetic set's folder is needed", "run `dinoskip data scenes OUT` first"
+        )
     return Path(config.root).expanduser()
 
 

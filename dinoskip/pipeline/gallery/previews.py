@@ -67,7 +67,7 @@ def _foreground(page: Pictured, out: Path) -> dict[str, str]:
         "file": "foreground.png",
         "caption": "Foreground by PCA (as in DINOv2): patches on one side of the first component, coloured by a second "
         "PCA of their own; background black.",
-        "alt": "photographs above the foreground that each network separates",
+        "alt": "photographs above each network's foreground map",
     }
 
 

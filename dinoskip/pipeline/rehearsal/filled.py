@@ -131,9 +131,9 @@ def _answer(result: Filled, expected: Expected, folder: Path) -> None:
         said = all(re.match(r"'?[+−-]?\d", side) for side in sides)
         result.need("answer lines", said, f"{line['networks']}, {line['measure']}: {sides}")
     if measured or expected.supervised:
-        result.need("answers", result.counts.get("answer lines", 0) >= len(measured), "fewer lines than measures")
+        result.need("answers", result.counts.get("answer lines", 0) >= len(measured), "fewer lines than metrics")
     if len({one.seed for one in expected.variants if one.family}) > 1:
-        result.need("seeds", any("±" in line["first"] for line in lines), "no deviation over seeds in the answer")
+        result.need("seeds", any("±" in line["first"] for line in lines), "no std over seeds in the answer")
 
 
 def _report(result: Filled, expected: Expected, folder: Path) -> None:

@@ -336,7 +336,7 @@ def make_real(data: Mapping[str, Any], below: Path, classes: Mapping[str, int] |
     for name, config in real.items():
         if maker(config) is None:
             raise ConfigError(
-                f"data.{name}: no data of kind {config.kind} can be composed",
+                f"data.{name}: no synthetic data of kind {config.kind} can be made",
                 f"rehearse with the same images under another kind ({', '.join(MAKERS)})",
             )
     order = list(MAKERS)

@@ -50,8 +50,8 @@ TASKS: dict[str, int | str] = {
 }  # fmt: skip
 """Most of an evaluation's settings of these names, of whichever task; ``side`` is that of the images."""
 NOTE = (
-    "A rehearsal: networks, images and steps are made small, and the data are composed. Its numbers say nothing; it "
-    "shows that every stage runs and which cells are filled."
+    "A rehearsal: networks, images and steps are made small, and the data are synthetic. Its numbers say nothing; "
+    "it shows that every stage runs and which cells are filled."
 )
 
 

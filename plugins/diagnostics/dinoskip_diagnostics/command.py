@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
     parser.add_argument(
-        "--dial", metavar="LIST", help="compare three untrained networks with skips of these weights, e.g. 1,0.7,0.5,0"
+        "--dial", metavar="LIST", help="compare three untrained networks at these skip weights, e.g. 1,0.7,0.5,0"
     )
     parser.add_argument("--model", default="vit_small_patch16", help="the untrained model (default: vit_small_patch16)")
     parser.add_argument("--depth", type=count, default=12, help="its blocks (default: 12)")
@@ -80,7 +80,7 @@ def _along_the_dial(args: Args) -> int:
     from dinoskip_diagnostics.tables import signal_text
 
     if args.network or args.data or args.out:
-        raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
+        raise ConfigError("analyze: --dial compares untrained networks: use only --model, --depth, --size and --seed")
     try:
         values = [float(text) for text in args.dial.split(",")]
     except ValueError:
@@ -95,7 +95,7 @@ def _along_the_dial(args: Args) -> int:
     if args.json:
         print_json({"dial": [{**asdict(row), "product": product} for row, product in zip(rows, products, strict=True)]})
     else:
-        title = "signal propagation at initialisation, by start and weight of the skips"
+        title = "signal propagation at initialisation, by initialisation and skip weight"
         say(*signal_text(rows, title, products).split("\n"))
     return 0
 

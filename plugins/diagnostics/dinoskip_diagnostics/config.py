@@ -52,5 +52,5 @@ class AnalyzeSection(Config):
     spectrum_tokens: int = Field(32, ge=1, description="tokens, evenly spaced in a photograph, at which they are taken")
     quantise: QuantiseConfig | None = Field(None, description="k-NN with rounded weights and activations; null: none")
     label_free: LabelFreeConfig | None = Field(
-        None, description="measures without labels, and the epoch that each would choose; null: none"
+        None, description="metrics without labels, and the epoch that each would choose; null: none"
     )

@@ -144,7 +144,7 @@ _LABEL_FREE = {
 
 
 def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
-    """Measures without labels at the last block by network and epoch (``NAME epN``), all blocks, and the choices."""
+    """Metrics without labels at the last block by network and epoch (``NAME epN``), all blocks, and the choices."""
     from dinoskip.diagnostics.label_free import choices  # torch
 
     if not measured:
@@ -154,10 +154,12 @@ def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
         run, _, epoch = name.rpartition(" ep")
         runs.setdefault(run, {})[int(epoch)] = rows
     last = [[name, *(rows[-1][key] for key in _LABEL_FREE)] for name, rows in measured.items()]
-    note = "At the last block. DSE as its released code prints it (λ = 1), with its parts; RankMe of the images' mean "
-    note += "patches and of one patch an image; position: held-out R² of row and column, as it is and of images under "
-    note += "random flips and quarter turns, and the share of the variance between places."
-    tables = [DataTable("Measures without labels", ["network", *_LABEL_FREE.values()], last, note)]
+    note = "At the last block. DSE as in its released code (λ = 1), with its parts; RankMe of the images' mean patches "
+    note += (
+        "and of one patch per image; position: held-out R² of row and column, on unchanged images and (turned) under "
+    )
+    note += "random flips and rotations by multiples of 90°, and the share of the variance between positions."
+    tables = [DataTable("Metrics without labels", ["network", *_LABEL_FREE.values()], last, note)]
     body = [[run, name, epoch] for run, by_epoch in runs.items() for name, epoch in choices(by_epoch).items()]
     if body:
         note = (
@@ -165,13 +167,13 @@ def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
         )
         note += "position in turned images. Epoch 0, before training, is not chosen from."
         tables.append(
-            DataTable("Epoch that each measure without labels chooses", ["network", "by", "epoch"], body, note)
+            DataTable("Epoch that each metric without labels chooses", ["network", "by", "epoch"], body, note)
         )
     every = [
         [name, row["block"], *(row[key] for key in _LABEL_FREE)] for name, rows in measured.items() for row in rows
     ]
     columns = ["network", "block", *_LABEL_FREE.values()]
-    return [*tables, DataTable("Measures without labels, every block", columns, every, folded=True)]
+    return [*tables, DataTable("Metrics without labels, every block", columns, every, folded=True)]
 
 
 def weights_table(title: str, rows: Rows) -> DataTable:

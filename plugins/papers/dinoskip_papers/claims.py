@@ -166,13 +166,13 @@ def _numbers_of(
 
 
 def _compared(label: str, pair: ComparedPair, margin: float) -> Comparison:
-    """The first side should be the larger, or at most ``margin`` smaller; a dead network never wins."""
+    """The first side should be the larger, or at most ``margin`` smaller; a collapsed network never wins."""
     judgement, less = pair.judgement, margin / 100
     gap = judgement.difference
     shown = replace(gap, value=gap.value - less, low=gap.low - less, high=gap.high - less)
     text = f"{label}: {text_of(pair.first)} − {text_of(pair.second)} = {points(shown.in_points)}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
-        text += f"; {pair.leader.name} is {signed(100 * judgement.gain.value)} from its own start"
+        text += f"; {pair.leader.name} is {signed(100 * judgement.gain.value)} from its own untrained state"
     text += "".join(f"; {why}" for why in (gap.why, pair.barred) if why)
     direction = 0 if pair.leader.is_dead else pair.direction
     return Comparison(text, pair.tested.p, direction, one_each=pair.one_each)
@@ -235,10 +235,10 @@ def _said(pair: Comparison) -> str:
 def _note(judged: Sequence[Claim]) -> str:
     count = sum(len(claim.comparisons) for claim in judged)
     return (
-        "Of k-NN and top-1 the last block; else one block, chosen without the images shown where their records allow "
-        "it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's correction for the "
-        f"{count} comparisons of this table; = does not count. A claim is supported or contradicted if all that counts "
-        "says so, mixed if not all does, undecided if nothing counts. A network that is dead never wins, nor one "
-        "that is not above its own start. Of several training runs a network p holds their chance and that of the "
-        "images, of one run the images' alone."
+        "k-NN and top-1 are those of the last block; others of one block, chosen without the images shown where "
+        "per-image scores allow it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's "
+        f"correction for the {count} comparisons of this table; = does not count. A claim is supported or contradicted if all comparisons "
+        "that count agree, mixed if they do not, undecided if none counts. A collapsed network never wins, nor one "
+        "that is not above its own untrained state. With several training runs, p covers seeds and images; with one "
+        "run, only the images."
     )

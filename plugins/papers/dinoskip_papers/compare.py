@@ -23,10 +23,10 @@ from visualize.rows import PAPERS, SKIP, StudyVariant, comparable, principal, se
 PAPER = "“Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026)"
 
 INTERVALS = (
-    "Of several seeds of training ours is their mean ± standard deviation with the 95 % interval of the mean over "
-    "seeds (Student's), and the difference is that of the mean. Of one seed [low, high] is the 95 % interval over "
-    "images, which says nothing of other seeds. A difference between two networks of ours has its own interval, over "
-    "the same images where both have records of them, else unpaired; it is not corrected for the number of cells."
+    "With several training seeds, our value is their mean ± standard deviation with the 95 % interval of the mean over "
+    "seeds (Student's), and the difference is that of the mean. With one seed, [low, high] is the 95 % interval over "
+    "images, which says nothing about other seeds. A difference between two networks of ours has its own interval, "
+    "paired over images if both have per-image scores, else unpaired; it is not corrected for the number of cells."
 )
 
 
@@ -180,8 +180,8 @@ def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     lines.append("Settings: " + setting_note({"": rows}))
     if left := _left_out(study, rows):
         lines.append(
-            f"{left} more rows have other settings of the same measures (rows.html): of several settings the one that "
-            f"most variants have is shown, of equals the papers' ({PAPERS})."
+            f"{left} more rows have other settings of the same metrics (rows.html): the setting that most variants "
+            f"have is shown; in a tie, the papers' ({PAPERS})."
         )
     return lines
 
@@ -200,7 +200,7 @@ def _why(table: PublishedTable, study: ComparedStudy) -> str:
         return f"It evaluates none of {', '.join(sorted(wanted))}."
     if not any(variant.role for variant in study.variants):
         return "None of its variants says whether it has skip connections and how it was initialised."
-    return "Its variants, epochs or kinds of features are others than the table's."
+    return "Its variants, epochs or facets differ from those of the table."
 
 
 def _left_out(study: ComparedStudy, used: Sequence[EvalResult]) -> int:

@@ -64,7 +64,7 @@ SENTENCES: tuple[Sentence, ...] = (
         "The first author's public code divides by √d_h, and α and β come from mimetic initialisation, whose constants "
         "were chosen with that factor. As printed, tokens stay further apart. But attention is nearly singular: its "
         "rows are peaked, and many tokens pick the same other one. Gradients grow from the last block to the first by "
-        "orders of magnitude. The factor is folded into W_Q and W_K of the start (`skipless_` says what an optimizer "
+        "orders of magnitude. The factor is folded into the initial W_Q and W_K (`skipless_` says what an optimizer "
         "makes of that), so every reader of the weights computes the same function. The default "
         "stays until trainings decide: [the slots](../results/slots.md) train both.",
     ),
@@ -84,7 +84,7 @@ SENTENCES: tuple[Sentence, ...] = (
         "mlp", "Scale-corrected orthogonal MLPs", CUTTING, "section 6.1",
         "The scaled-corrected uniform orthogonal initialization (Martens et al., 2021) is used for the MLP parameters.",
         "The correction is max(√(out/in), 1) for a matrix that is stored (out, in). Public code by the first author "
-        "has none; the reference of Martens et al. expects (in, out), and called on the other gives 1 and 2.",
+        "has none; the code of Martens et al. expects (in, out), and called on the other gives 1 and 2.",
         (
             Reading("corrected: gains 2 and 1", (f"{_PAPERS}, mlp: suo}}",), "ours"),
             Reading("without the factor: 1 and 1", (f"{_PAPERS}, mlp: orthogonal}}",), "mlp_orthogonal"),

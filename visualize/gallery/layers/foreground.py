@@ -39,9 +39,9 @@ LAYER = Layer(
     scores=scores,
     metrics={"outliers": ImageScore("patches of outlying norm", "outliers", 1, "\u00a0%")},
     parts=("parts of objects", "norm of patches"),
-    marks=(Mark("swatch outlier", f"outliers: norm above {rasters.OUTLYING:g} medians of the block"),),
-    caption="The first component over all images divides them in two; the side that is rarer at the images’ border is "
-    "the foreground. Its own first three components are the colours, so the same part has the same colour in all "
-    "images. Outliers are alike wherever they lie: TokenCut may cut them off instead of an object, and LOST may start "
-    "from one.",
+    marks=(Mark("swatch outlier", f"outliers: norm above {rasters.OUTLYING:g} × the median of the block"),),
+    caption="The first principal component over all images divides patches into foreground and background; its sign is "
+    "chosen so that fewer border patches are foreground. A second PCA of the foreground gives the colours, so the same "
+    "part has the same colour in all images. Outlier patches resemble each other at any position: TokenCut may cut "
+    "them off instead of an object, and LOST may start from one.",
 )

@@ -1,4 +1,4 @@
-"""PCA of the patch features as colours: aligned along blocks and models, of each block's own basis, of each image's."""
+"""PCA of the patch features as colours: aligned along blocks and models, unaligned, or with a basis for each image."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ LAYER = Layer(
     draw=draw,
     scores=scores,
     metrics={"cosine": ImageScore("mean cosine between two tokens", "cosine", 2, layers=("pca", "similarity"))},
-    parts=("aligned", "own basis", "per image"),
+    parts=("aligned", "unaligned", "per image"),
     caption="First three principal components as red, green, blue.",
     compared="Aligned: one colour basis per model and block, rotated to match the next deeper block and the first "
-    "model, so colours compare. Own basis: the same, not rotated. Per image: a basis for each, the strongest contrast.",
-    alone="Aligned: one basis per block over all images, rotated to match the next deeper block. Own basis: the same, "
-    "not rotated. Per image: a basis for each, the strongest contrast.",
+    "model, so colours can be compared. Unaligned: the same, not rotated. Per image: a basis for each, most contrast.",
+    alone="Aligned: one basis per block over all images, rotated to match the next deeper block. Unaligned: the same, "
+    "not rotated. Per image: a basis for each, most contrast.",
 )

@@ -63,7 +63,7 @@ class ClusteringConfig(ProtocolConfig):
     size: int = Field(448, ge=16, description="side in pixels of the images")
     method: Literal["kmeans", "cosine"] = Field("kmeans", description="cosine: centres learnt by Adam, as STEGO's")
     scale: Literal["unit", "standard", "none"] = Field(
-        "unit", description="patches before k-means: of length 1, or of mean 0 and deviation 1 in every channel"
+        "unit", description="patches before k-means: of length 1, or of mean 0 and std 1 in every channel"
     )
     pca: int | None = Field(None, ge=1, description="principal components that are kept before k-means; default: all")
     iterations: int = Field(50, ge=1, description="of k-means")
@@ -82,7 +82,7 @@ class ClusteringConfig(ProtocolConfig):
     scored_at: int | None = Field(
         None, ge=8, description="pixels, square, to which labels and clusters are brought by nearest; default: label"
     )
-    seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
+    seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and standard deviation")
 
     @model_validator(mode="after")
     def _possible(self) -> ClusteringConfig:

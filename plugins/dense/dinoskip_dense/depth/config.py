@@ -52,12 +52,12 @@ class DepthConfig(ProtocolConfig):
     norm: Literal["none", "final", "layer"] = Field("none", description="of the features that heads read")
     cls: bool = Field(True, description="join the class token of its block to every token")
     batchnorm: bool = Field(False, description="BatchNorm with learned scale and shift before the head")
-    upsample: int = Field(4, ge=1, le=8, description="times as many places as tokens along a side, for the bins")
+    upsample: int = Field(4, ge=1, le=8, description="resolution of the bins along a side, in multiples of the tokens")
     bins: int = Field(256, ge=2, le=1024, description="depths, evenly from min_depth to max_depth, that are weighed")
     min_depth: float = Field(1e-3, gt=0, description="metres; nearer pixels are not scored")
     max_depth: float = Field(10.0, gt=0, description="metres; farther pixels are not scored")
     init: Literal["uniform", "normal"] = Field(
-        "uniform", description="first weights: PyTorch's convolution, or normal with deviation 0.01"
+        "uniform", description="first weights: PyTorch's convolution, or normal with std 0.01"
     )
     learning_rates: LearningRates = Field((1e-4,), min_length=1, description="one head each; chosen on held-out images")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's")

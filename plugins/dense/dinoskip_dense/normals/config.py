@@ -19,7 +19,7 @@ class NormalsConfig(ProtocolConfig):
 
     protocol: Literal["probe3d"] = Field("probe3d", description="the values below are its own")
     norm: Literal["none", "final", "layer"] = Field("none", description="of the features that heads read")
-    upsample: int = Field(4, ge=1, le=8, description="times as many places as tokens along a side")
+    upsample: int = Field(4, ge=1, le=8, description="resolution of the head along a side, in multiples of the tokens")
     uncertainty: bool = Field(True, description="heads also say how sure they are, and the loss weighs by it")
     learning_rates: LearningRates = Field((5e-4,), min_length=1, description="one head each; chosen on held-out images")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's")
