@@ -225,8 +225,8 @@ def _claim(
             more = (f"{recorded}: and {len(refused) - NAMED} more",) if len(refused) > NAMED else ()
             problems = (*(f"{recorded}: {change}" for change in refused[:NAMED]), *more)
             hint = (
-                "this run was started with other settings (above): use those, choose another output directory, or allow "
-                f"the change with --allow-change {refused[0].key}"
+                "this run was started with other settings (above): repeat them, choose another output directory, or "
+                f"allow the change with --allow-change {refused[0].key}"
             )
             raise ConfigError("\n".join(problems), hint, problems=(*problems, f"{path}: {hint}"))
         if any(change.key in {f"{section}.epochs" for section in SECTIONS} for change in allowed):

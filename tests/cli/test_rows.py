@@ -29,8 +29,8 @@ def test_a_number_from_failed_cuts_says_so_instead_of_an_interval(
     print_results(runner, [row])
     printed = capsys.readouterr().out
     assert ("4.2 (1.0-9.0)" in printed) == (not complete)
-    assert ("4.2 (graph complete at τ = 0.2)" in printed) == bool(complete)
-    assert ("graph complete at τ = 0.2 (100 of 100 images)" in printed) == bool(complete)
+    assert ("4.2 (affinity graph degenerate at τ = 0.2)" in printed) == bool(complete)
+    assert ("affinity graph degenerate at τ = 0.2 (100 of 100 images)" in printed) == bool(complete)
     assert ("says nothing of the network" in printed) == bool(complete)
 
 

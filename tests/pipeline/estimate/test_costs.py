@@ -13,6 +13,7 @@ from dinoskip.io.files import write_json
 from dinoskip.pipeline.estimate.costs import HEADER, Cost, costs, lines, measured_rates, peak_disk
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import order
+from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.storage import readers_of
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
@@ -144,8 +145,8 @@ def test_the_command_needs_no_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(TABLE2), "--assume-data"]) == 0
     table = capsys.readouterr().out
     assert "peak disk" in table.lower()
-    assert "no time yet: nothing of this study was measured on this machine" in table
-    assert "Images of ade20k, coco20k, coco_stuff, imagenet, voc2012 are not there" in table
+    assert NO_TIME in table
+    assert "ade20k, coco20k, coco_stuff, imagenet, voc2012 not found" in table
     assert main(["plan", str(TABLE2), "--assume-data", "--json", "--card", "h100"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["card"] == "h100"

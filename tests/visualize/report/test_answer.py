@@ -86,7 +86,7 @@ def test_a_difference_that_one_test_finds_is_undecided_among_many():
 
 
 COMPLETE = {"degenerate": 1.0, "complete": 1.0}
-FAILED = "graph complete at τ = 0.2 (100 of 100 images)"
+FAILED = "affinity graph degenerate at τ = 0.2 (100 of 100 images)"
 
 
 def test_a_dead_network_never_wins_and_has_no_interval():
@@ -114,7 +114,9 @@ def test_a_complete_graph_alone_bars_no_verdict():
     [line] = found[0].lines
     assert (line.sign, line.first.is_dead, line.first.failed_there) == (1, False, FAILED)
     assert not any("collapsed" in one for one in cautions(found))
-    assert overviews(found, ())[0].lines[1][1][0].word == "higher, one training each, graph complete at τ = 0.2"
+    assert (
+        overviews(found, ())[0].lines[1][1][0].word == "higher, one training each, affinity graph degenerate at τ = 0.2"
+    )
 
 
 def test_tokens_alike_that_gained_by_training_are_no_dead_network():

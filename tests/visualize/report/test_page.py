@@ -199,7 +199,7 @@ def test_baselines_are_below_the_variants(make_report, tmp_path):
 
 
 def cut(model, value, block="1"):
-    """A row of TokenCut with its graph complete on every image, though the features are healthy."""
+    """A row of TokenCut with a degenerate graph on every image, though the features have not collapsed."""
     return EvalResult("CorLoc", value, "tokencut", block, "voc", "val", 100, model=model, low=value - 4,
                       high=value + 4, protocol="tokencut tau=0.2 eps=1e-05", degenerate=1.0, complete=1.0,
                       token_cosine=0.86)  # fmt: skip
@@ -216,7 +216,7 @@ def test_a_failed_cut_is_said_of_one_network_and_where_nothing_separates(count, 
     studied = [StudyVariant(name, rows=rows[name]) for name in names]
     build_report(Report("r", studied, baselines=[full], records=records), tmp_path)
     text = " ".join(Page(tmp_path / "index.html").text.split())
-    failed = "graph complete at τ = 0.2"
+    failed = "affinity graph degenerate at τ = 0.2"
     assert f"a, CorLoc, voc val: 1 of 1 blocks (1): {failed} (100 of 100 images)" in text
     assert f"block 1, {failed}" in text
     if count == 1:

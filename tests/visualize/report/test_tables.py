@@ -89,8 +89,8 @@ def test_blocks_where_cuts_fail_are_marked_and_have_no_interval():
     variants = {"a": [one(1, 60.0, 0.5), one(2, 70.0, 0.6)]}
     (blocks,) = block_grids(variants)
     assert blocks.rows == [["a", "60.0", "70.0†"]]
-    assert blocks.notes[0].startswith("† graph complete or no cut")
-    assert best_grid(variants).rows == [["a", "70.0 graph complete (6 of 10 images) (block 2)"]]
+    assert blocks.notes[0].startswith("†")
+    assert best_grid(variants).rows == [["a", "70.0 affinity graph degenerate (6 of 10 images) (block 2)"]]
     (plain,) = block_grids({"a": [one(1, 60.0, 0.5)]})
     assert not plain.notes
     several = {"a": [row(1, 9.0, task="tokencut", metric="CorLoc", degenerate=0.9, complete=0.2)]}
