@@ -237,8 +237,8 @@ def _note(judged: Sequence[Claim]) -> str:
     return (
         "k-NN and top-1 are those of the last block; others of one block, chosen without the images shown where "
         "per-image scores allow it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's "
-        f"correction for the {count} comparisons of this table; = does not count. A claim is supported or contradicted if "
-        "all comparisons that count agree, mixed if they do not, undecided if none counts. A collapsed network never wins, nor one "
-        "that is not above its own untrained state. With several training runs, p covers seeds and images; with one "
-        "run, only the images."
+        f"correction for the {count} comparisons of this table; = does not count. A claim is supported or contradicted "
+        "if all comparisons that count agree, mixed if they do not, undecided if none counts. A collapsed network "
+        "never wins, nor one that is not above its own untrained state. With several training runs, p covers seeds and "
+        "images; with one run, only the images."
     )
