@@ -1,5 +1,5 @@
 # Frozen: rows docs/results/objectives.md, commit 41fd7fa3, 2026-11-25.
-"""The page of the studies of objectives: which one keeps the tokens of a skipless ViT alive.
+"""The page of the studies of objectives: which one keeps the tokens of a skipless ViT distinct.
 
     dinoskip run configs/results/objectives.yaml data.imagenette.root=SMALL       # and _scenes, _dino, _ibot, _mae
     python -m studies.objectives runs/objectives runs/objectives-* --table docs/results/objectives.md
@@ -36,7 +36,7 @@ TITLES = {
 }
 """Of the studies, by their folders' names."""
 NOTES = {
-    "objectives-scenes": "With 8 blocks, at 64 pixels, from 1,600 composed scenes in place of Imagenette: other scenes "
+    "objectives-scenes": "With 8 blocks, at 64 pixels, from 1,600 synthetic scenes in place of Imagenette: other scenes "
     "than those that are reported, but of the same photographs and objects.",
     "objectives-scenes-12": "As before, with 12 blocks: `configs/results/objectives_scenes.yaml "
     "name=objectives-scenes-12 model.depth=12 variants.seeds=[0]`.",
@@ -48,8 +48,8 @@ UNRESOLVED = "rate unresolved"
 """What stands in place of a verdict where the rate of a network, or of the one with skips, is not resolved."""
 OLD_SWEEP = "the sweep is from before rates were checked"
 ALIVE = 0.9
-"""Below this mean cosine the tokens of an image are called alive."""
-_INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
+"""Below this mean cosine the tokens of an image are called distinct."""
+_INTRO = """# Which objective keeps the tokens of a skipless ViT distinct?
 
 Written by `python -m studies.objectives STUDY ... --table PAGE.md` from {runs} training runs of
 `configs/results/objectives*.yaml`. {cost}.
@@ -57,12 +57,12 @@ Written by `python -m studies.objectives STUDY ... --table PAGE.md` from {runs} 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
 of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of five or more by
 the probe at its best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear
-probe of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
+probe of the patches on 317 synthetic scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
 seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with
-`mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t over
-seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own start, both
+`mixing_heads: 1`. Tokens are *distinct* if their mean cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t over
+seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own untrained state, both
 p < 0.05 after Holm's correction for all lines of this page; *rate unresolved* where either network's sweep has no rate
 that is above the majority class, between others, and of five at least.
 These are short runs of a small network; larger networks may behave differently.
@@ -210,8 +210,8 @@ def verdict(study: str, networks: Sequence[Network], compared: Lines) -> str:
         for net in others
         if statistics.mean(net.over_seeds(net.last, net.epochs)) > statistics.mean(net.over_seeds(net.last, 0)) + 1
     ]
-    said = f"Tokens alive at the end: {', '.join(alive) or 'none'}. Dense features of the last block more than a point "
-    said += f"above their start: {', '.join(learnt) or 'none'}."
+    said = f"Tokens distinct after training: {', '.join(alive) or 'none'}. Dense features of the last block more than a point "
+    said += f"above those before training: {', '.join(learnt) or 'none'}."
     if not any(len(net.seeds) > 1 for net in networks):
         return f"{said} One seed: whether one is better than skip is undecided."
     for block in ("last", "chosen"):
@@ -244,14 +244,14 @@ def answer(studies: Mapping[str, Sequence[Network]], compared: Lines) -> str:
         won = [f"{line.first} with {title} ({line.difference:+.1f})" for title, line in lines if line.verdict == BETTER]
         nearest = max(lines, key=lambda entry: entry[1].difference, default=None)
         if won or nearest is None:
-            said.append(f"At the {block} block: {', '.join(won) or 'no tokens are alive'}.")
+            said.append(f"At the {block} block: {', '.join(won) or 'no tokens are distinct'}.")
         else:
             title, line = nearest
             said.append(
                 f"At the {block} block under no objective; nearest is {line.first} with {title}, "
                 f"{line.difference:+.1f} ({line.verdict})."
             )
-    question = "Does a skipless network whose tokens stay alive have better dense features than the one with skips?"
+    question = "Does a skipless network whose tokens stay distinct have better dense features than the one with skips?"
     return f"**{question}** {' '.join(said)}"
 
 

@@ -69,7 +69,7 @@ def add_commands(commands: Any) -> None:
     parser = command(commands, "gallery", partial(run_stage, gallery), gallery.command.help)
     network_argument(parser, several=True)
     _shared_options(parser)
-    parser.add_argument("--single-file", action="store_true", help="write one page with the pictures inside")
+    parser.add_argument("--single-file", action="store_true", help="write one page with all images inside")
     _of_stage(parser, gallery)
 
 

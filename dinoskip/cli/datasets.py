@@ -33,7 +33,7 @@ from dinoskip.settings.config import RawConfig, apply_overrides, validate
 
 
 def add_commands(commands: Any) -> None:
-    actions = group(commands, "data", "look at data sets, or compose the embedded one")
+    actions = group(commands, "data", "check and prepare data sets, or make the synthetic one")
     parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
     parser.add_argument("kind", choices=folder_kinds(), help="its layout")
     overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...")

@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
         "rehearse",
         rehearse,
         "run a study small, on synthetic data, and list what stays empty",
-        details="Networks, images, sets and steps are made small; variants, recipes, protocols and tables do not change.\n"
+        details="Networks, images, sets and steps are made small; variants, recipes, protocols and tables do not.\n"
         "The data are synthetic, in the layout of the sets that the study names, so none of these is needed. The exit\n"
         "code is 2 if a score, a table's cell, a figure or an image that the settings ask for stays empty.",
     )

@@ -21,7 +21,7 @@ PURPOSES = {
     "compare": "weights that exist, on labelled data",
     "train": "networks with and without skips, and measure them",
     "with_pretrained": "networks of your own beside a pretrained one, on one page",
-    "features": "pictures of photographs, without labels",
+    "features": "visualise features of photographs, without labels",
 }
 
 

@@ -113,7 +113,7 @@ def add_commands(commands: Any) -> None:
     parser = command(commands, "report", report, "write a study's report again from finished stages")
     _study_arguments(parser)
     parser.add_argument(
-        "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its pictures into a folder beside it"
+        "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its images into a folder beside it"
     )
     computing_options(parser)
     parser = command(commands, "gc", gc, "list, and delete, stage outputs that a study no longer uses")

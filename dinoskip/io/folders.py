@@ -24,7 +24,7 @@ def make_folder(path: Path) -> Path:
                 return path
             except FileExistsError:
                 if os.path.lexists(path) and not path.is_dir():
-                    raise ConfigError(f"{path}: is there and is no folder", "choose another output") from None
+                    raise ConfigError(f"{path}: exists and is not a folder", "choose another output") from None
             except FileNotFoundError:
                 continue
     raise ConfigError(f"{path}: no folder can be made here", "choose another output")

@@ -52,7 +52,7 @@ def given_folder(given: str | Path, data: Iterable[str | Path] = ()) -> Path:
     """
     place = followed(given)
     if os.path.lexists(place) and not place.is_dir():
-        raise ConfigError(f"{place}: is there and is no folder", "name another output")
+        raise ConfigError(f"{place}: exists and is not a folder", "name another output")
     refuse_around(place, data)
     return place
 
@@ -68,7 +68,7 @@ def given_file(given: str | Path, ours: Callable[[Path], bool] | None = None) ->
     except OSError:
         return place
     if not stat.S_ISREG(mode):
-        raise ConfigError(f"{place}: is there and is no regular file", "name another output")
+        raise ConfigError(f"{place}: exists and is not a regular file", "name another output")
     if ours is None or not ours(place):
         raise ConfigError(f"{place}: is there already, and was not made by this command", _AWAY)
     return place
@@ -80,9 +80,9 @@ def refuse_around(output: Path, data: Iterable[str | Path]) -> None:
     for root in map(Path, data):
         read = Path(os.path.realpath(root))
         if out == read or out.is_relative_to(read):
-            raise ConfigError(f"{output}: lies in the data, {root}", "name an output outside of it")
+            raise ConfigError(f"{output}: is inside the data folder, {root}", "name an output outside of it")
         if read.is_relative_to(out):
-            raise ConfigError(f"{output}: the data lie in it, {root}", "name an output that does not hold them")
+            raise ConfigError(f"{output}: contains the data folder, {root}", "name an output that does not hold them")
 
 
 def refuse_link(path: Path) -> Path:

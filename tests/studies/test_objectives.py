@@ -70,7 +70,7 @@ def test_the_verdict_follows_the_rule(study: Path) -> None:
     networks = read_study(study)
     compared = judged_lines({"mae": networks})
     said = verdict("mae", networks, compared)
-    assert "Tokens alive at the end: mirrored." in said
+    assert "Tokens distinct after training: mirrored." in said
     assert "more than a point above their start: paper, mirrored." in said
     assert "Better than skip at the last block: mirrored (+10.0)." in said
     assert "Better than skip at the chosen block: none." in said
@@ -89,7 +89,7 @@ def test_the_answer_names_live_networks_alone(study: Path) -> None:
     assert "At the chosen block under no objective; nearest is mirrored with MAE, +0.0 (undecided)." in said
     dead = {"objectives-mae": [one for one in networks if one.name != "mirrored"]}
     lines = judged_lines(dead)
-    assert "At the last block: no tokens are alive." in answer(dead, lines)
+    assert "At the last block: no tokens are distinct." in answer(dead, lines)
     assert set(lines) == {("objectives-mae", "paper", block) for block in ("last", "chosen")}
     line = lines["objectives-mae", "paper", "last"]
     assert (line.verdict, line.difference) == ("worse", pytest.approx(-19.0))
