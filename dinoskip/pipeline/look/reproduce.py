@@ -166,11 +166,11 @@ def _judged(number: PublicNumber, network: PublicNetwork, rows: Sequence[EvalRes
         return Reproduced(number, None, NO_DATA, "no row of it was written")
     row = max(kept, key=lambda row: row.ranking_value)  # of several k the best, as published
     if row.n != number.n:
-        why = f"{row.n:,} units are here, {number.n:,} were scored there"
+        why = f"{row.n:,} units were scored here, {number.n:,} in the published result"
         return Reproduced(number, row, NOT_COMPARABLE, why)
     off = row.value - number.value
     inside = abs(off) <= number.band
-    return Reproduced(number, row, INSIDE if inside else OUTSIDE, f"{off:+.3g}, the band is ± {number.band:g}")
+    return Reproduced(number, row, INSIDE if inside else OUTSIDE, f"{off:+.3g}, the tolerance is ± {number.band:g}")
 
 
 def _is_of(row: EvalResult, number: PublicNumber, network: PublicNetwork) -> bool:
