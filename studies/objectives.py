@@ -54,18 +54,18 @@ _INTRO = """# Which objective keeps the tokens of a skipless ViT distinct?
 Written by `python -m studies.objectives STUDY ... --table PAGE.md` from {runs} training runs of
 `configs/results/objectives*.yaml`. {cost}.
 
-A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
-of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of five or more by
-the probe at its best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear
-probe of the patches on 317 synthetic scenes (7 classes); *chosen* is the block that is best on held-out training
-scenes; *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
-last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
-seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with
-`mixing_heads: 1`. Tokens are *distinct* if their mean cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t
-over seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own
-untrained state, both p < 0.05 after Holm's correction for all lines of this page; *rate unresolved* where either network's sweep has no rate
-that is above the majority class, between others, and of five at least.
-These are short runs of a small network; larger networks may behave differently.
+A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400
+steps of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of five or
+more by the probe at its best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a
+linear probe of the patches on 317 synthetic scenes (7 classes); *chosen* is the block that is best on held-out
+training scenes; *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20
+neighbours) is at the last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the
+standard deviation over seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`,
+`mixing` with `mixing_heads: 1`. Tokens are *distinct* if their mean cosine is below {alive:g}. *Better* or *worse*
+than skip: Welch's t over seeds (the 317 images are taken as fixed) of the difference and of what the better one
+gained over its own untrained state, both p < 0.05 after Holm's correction for all lines of this page; *rate
+unresolved* where either network's sweep has no rate that is above the majority class, between others, and of five at
+least. These are short runs of a small network; larger networks may behave differently.
 """
 
 
