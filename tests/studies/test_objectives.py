@@ -71,7 +71,7 @@ def test_the_verdict_follows_the_rule(study: Path) -> None:
     compared = judged_lines({"mae": networks})
     said = verdict("mae", networks, compared)
     assert "Tokens distinct after training: mirrored." in said
-    assert "more than a point above their start: paper, mirrored." in said
+    assert "before training: paper, mirrored." in said
     assert "Better than skip at the last block: mirrored (+10.0)." in said
     assert "Better than skip at the chosen block: none." in said
     alone = [replace(one, seeds={0: one.seeds[0]}) for one in networks]
