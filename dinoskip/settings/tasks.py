@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dinoskip.errors import ConfigError
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.plugins import LAST, Table
 from dinoskip.settings.config import Config
 
@@ -134,7 +135,8 @@ class TaskInputs:
     ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, takes
     several norms or says that it needs it has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``.
     ``multiscale`` are blocks to be read together, ``floor`` is the folder of its :class:`PixelFloor`, if it was made.
-    ``context`` are fields of its rows, ``out`` the folder that it writes into: ``rows.json`` at least.
+    ``context`` are fields of its rows, ``out`` the folder that it writes into: ``rows.json`` at least. ``parts`` are of
+    work that other processes may share.
     """
 
     settings: Any
@@ -151,6 +153,7 @@ class TaskInputs:
     device: str = "auto"
     workers: int = 0
     floor: Path | None = None
+    parts: Parts = ALONE
 
     @property
     def block_numbers(self) -> list[int]:

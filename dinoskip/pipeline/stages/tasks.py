@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.data.orientation import label_orientation
 from dinoskip.data.verdicts import accepted_checks
+from dinoskip.io.parts import ALONE
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -212,6 +213,8 @@ def run(of: Task) -> None:
         **({"accepted": accepted} if accepted else {}),
     }
     parts = _parts(inputs, backbone, settings.study.blocks)
+    if of.parts.helps and len(parts) > 1:
+        return  # levels of several grids are measured one after another
     folders: dict[Path, int] = {}
     for features_of, network, blocks in parts:
         folder = of.out if len(parts) == 1 else of.out / f"blocks{blocks[0]}-{blocks[-1]}"
@@ -235,6 +238,7 @@ def run(of: Task) -> None:
                 device=of.device,
                 workers=of.workers,
                 floor=of.inputs.get("floor") if len(parts) == 1 else None,
+                parts=of.parts if len(parts) == 1 else ALONE,
             )
         )
     if len(parts) > 1:
