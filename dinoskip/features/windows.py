@@ -92,7 +92,9 @@ class FeatureWindows(FeatureSet):
             shares[-1].append(number)
             count, room = count + len(batch), room - size
         return [
-            FeaturePart([image for number in share for image in self.plan.batches[number]], partial(self._computed, share))
+            FeaturePart(
+                [image for number in share for image in self.plan.batches[number]], partial(self._computed, share)
+            )
             for share in shares
         ]
 

@@ -34,7 +34,7 @@ _LARGEST = 1 << 40  # bytes of a part that are read back; we have written it our
 _SHARED = "parts.json"  # how many parts there are, by the name of the work
 
 
-class HelpEnded(Exception):  # noqa: N818 - no error: a helper has nothing more to do
+class HelpEnded(Exception):
     """Signal that a helper has made what it could: no result comes of it but the parts."""
 
 
@@ -49,7 +49,12 @@ class Parts:
     helps: bool = False
 
     def each(
-        self, name: str, count: int, make: Callable[[int, Path], Arrays], out: Path, made: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        count: int,
+        make: Callable[[int, Path], Arrays],
+        out: Path,
+        made: Callable[[], None] = lambda: None,
     ) -> Iterator[Arrays]:
         """Yield the arrays of ``count`` parts in their order; files that a part has written are in ``out`` then.
 

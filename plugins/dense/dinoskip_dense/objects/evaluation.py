@@ -16,8 +16,8 @@ from PIL import Image
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.io.files import write_json
-from dinoskip.models import Backbone
 from dinoskip.io.parts import Parts
+from dinoskip.models import Backbone
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import explained_interval
