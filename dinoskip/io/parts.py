@@ -143,7 +143,8 @@ def parts_left(folder: Path) -> int:
     """Number of parts below ``folder`` that are not there and that nobody has begun; 0 where none are announced."""
     try:
         shared = read_json(folder / _SHARED)
-        begun = {path.name[:6] for path in (folder / shared["name"]).iterdir() if path.name[:6].isdecimal()}
+        place = folder / shared["name"]
+        begun = {path.stem for path in place.glob("*.npz")} | {path.parent.stem for path in place.glob("*.claim/.lock")}
         return max(0, int(shared["count"]) - len(begun))
     except (DataError, OSError, KeyError, TypeError, ValueError):  # none yet, or its process has just ended
         return 0
