@@ -102,14 +102,16 @@ class FeatureRequest:
     """Features of a split that a task reads at the facets of its settings, in the ``role`` that it calls them by.
 
     ``transform`` are settings of :class:`dinoskip.features.Transform`. A request ``in_windows`` is met without a store
-    where the study says so: its features are read once, in order. ``version`` is part of what is stored. ``tokens`` and
-    ``cls``: whether patch and CLS tokens are read; None: as tasks with the label do.
+    where the study says so: its features are read once, in order; one that is ``streamed`` also by default, if no other
+    task reads the same: its results are those of a store to the byte, after as many passes. ``version`` is part of what
+    is stored. ``tokens`` and ``cls``: whether patch and CLS tokens are read; None: as tasks with the label do.
     """
 
     role: str
     split: str
     transform: Mapping[str, Any]
     in_windows: bool = False
+    streamed: bool = False
     version: Mapping[str, str] = field(default_factory=dict)
     tokens: bool | None = None
     cls: bool | None = None
