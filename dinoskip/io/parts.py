@@ -75,7 +75,11 @@ class Parts:
         write_json(self.folder / _SHARED, {"name": name, "count": count})
         left = list(range(count))
         while left:
-            there = [number for number in left if _make(place, number, make) and (made(), True)]
+            there = set[int]()
+            for number in left:
+                if _make(place, number, make):
+                    there.add(number)
+                    made()
             left = [number for number in left if number not in there]
             if left and not there:
                 time.sleep(POLL)
@@ -132,7 +136,7 @@ def _make(place: Path, number: int, make: Callable[[int, Path], Arrays]) -> bool
                 if not any(written.iterdir()):
                     written.rmdir()
                 with atomic_path(file) as temporary, open(temporary, "wb") as stream:
-                    np.savez(stream, **arrays)
+                    np.savez(stream, allow_pickle=False, **arrays)
     except OutputInUse:
         return False
     remove(claim, quiet=True)

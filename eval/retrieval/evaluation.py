@@ -148,7 +148,7 @@ def _memories(
 
     def write(folder: Path) -> None:
         for number, draw in enumerate(subsets):
-            np.savez(folder / f"{number}.npz", **vars(choose(draw)))
+            np.savez(folder / f"{number}.npz", allow_pickle=False, **vars(choose(draw)))
 
     if given.parts.folder is None:
         return {draw: choose(draw) for draw in subsets}

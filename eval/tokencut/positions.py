@@ -226,7 +226,7 @@ def _collect_once(removal: PositionRemoval, features: FeatureSet, network: Backb
 
     def write(folder: Path) -> None:
         collect(removal, features, network)
-        np.savez(folder / "arrays.npz", **removal.arrays)
+        np.savez(folder / "arrays.npz", allow_pickle=False, **removal.arrays)
 
     found = read_arrays(parts.once("positions", write) / "arrays.npz", limit=sys.maxsize)  # of our own making
     for name, array in removal.arrays.items():
