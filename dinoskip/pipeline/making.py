@@ -118,6 +118,7 @@ class Maker:
             return Made(self._help(work, stage), by_another=True)
         with self.alone(work):
             if self._is_there(work, stage):
+                Parts(self.artifacts.parts(work.node.id, work.key)).end()  # of a run that was killed
                 return Made(0.0, by_another=True)
             return Made(self._run(work, stage, reserve))
 

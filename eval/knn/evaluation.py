@@ -41,9 +41,11 @@ def _predicted(
     size = _COPIES * 4 * train.dim * (len(train) + len(val))
     together = max(1, memory_limit() // 2 // size)
     groups = [val.blocks[at : at + together] for at in range(0, len(val.blocks), together)]
-    step = queries_together(len(groups[0]), len(train), device)
-    images = max(1, QUERIES // step) * step  # whole products: their sums round as those of all images
-    chunks = [(blocks, slice(at, at + images)) for blocks in groups for at in range(0, len(val), images)]
+    chunks = []
+    for blocks in groups:
+        step = queries_together(len(blocks), len(train), device)
+        images = max(1, QUERIES // step) * step  # whole products: their sums round as those of all images
+        chunks += [(blocks, slice(at, at + images)) for at in range(0, len(val), images)]
     memory: dict[tuple[int, ...], torch.Tensor] = {}
 
     def predict(number: int, _: Path) -> dict[str, NDArray[np.int64]]:
