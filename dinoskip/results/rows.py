@@ -299,7 +299,7 @@ def rows_in(output: Path) -> list[EvalResult]:
 
 
 def _mark(path: Path) -> tuple[int, ...]:
-    """What changes with any write to a file; () without one."""
+    """Size, inode and times of a file, which change with any write to it; () without one."""
     try:
         status = path.stat()
     except OSError:
