@@ -21,7 +21,7 @@ from dinoskip.errors import DataError, OutputInUse
 from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import TEMPORARY, atomic_path, read_json, write_json
 from dinoskip.io.locks import directory_lock
-from dinoskip.io.output import own_folder, remove, remove_aside
+from dinoskip.io.output import move_new, own_folder, remove, remove_aside, remove_empty
 
 Arrays = Mapping[str, NDArray[Any]]
 IMAGES = 128
@@ -109,7 +109,7 @@ class Parts:
                 raise HelpEnded
             aside = own_folder(self.folder / f"{TEMPORARY}{name}")
             make(aside)
-            aside.rename(place)
+            move_new(aside, place)
         return place
 
     def end(self) -> None:
@@ -133,8 +133,7 @@ def _make(place: Path, number: int, make: Callable[[int, Path], Arrays]) -> bool
             if not file.is_file():
                 remove(written)  # of a process that was killed
                 arrays = make(number, own_folder(written))
-                if not any(written.iterdir()):
-                    written.rmdir()
+                remove_empty(written)
                 with atomic_path(file) as temporary, open(temporary, "wb") as stream:
                     np.savez(stream, allow_pickle=False, **arrays)
     except OutputInUse:
