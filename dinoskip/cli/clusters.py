@@ -168,6 +168,7 @@ def _hand_out(args: Args, cluster: ClusterConfig, name: str, study: StudyBase, r
     cluster = cluster.model_copy(update={"sbatch": (*cluster.sbatch, *args.sbatch)})
     if cluster.gpus_per_node:
         _check_torch()
+    job.dry_run = args.dry_run  # the job's own words do not have it
     if not args.detach or args.dry_run:
         return studies.run_spread(job, study, runner, partial(_spread, cluster, name, job.verbosity))
     ClusterWorkers(output, cluster, name, job.verbosity).close()  # says what is missing while somebody reads it

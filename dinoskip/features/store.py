@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
@@ -141,6 +143,14 @@ class StoreDescription(BaseModel):
                 )
 
 
+@dataclass(frozen=True)
+class FeaturePart:
+    """Some images of a set of features, by their numbers in it, in the order of the store that ``read`` gives."""
+
+    images: list[int]
+    read: Callable[[], FeatureStore]
+
+
 class FeatureSet(ABC):
     """Description of the features of N images, before any is read: the base class of stores and of windows.
 
@@ -208,6 +218,10 @@ class FeatureSet(ABC):
         A part is read before the next is asked for: its arrays are there no longer then. Images have the order of
         these features where all have one size; else each part says by its ``ids`` which it has.
         """
+
+    @abstractmethod
+    def shares(self, images: int) -> list[FeaturePart]:
+        """Divide all images into parts of about ``images`` each, which may be read in any order and by any process."""
 
 
 class FeatureStore(FeatureSet):
@@ -292,6 +306,28 @@ class FeatureStore(FeatureSet):
         """Yield the store itself: all of it is at hand, so all of it is one part, unless all is done."""
         if done is None or not done.all():
             yield self
+
+    def shares(self, images: int) -> list[FeaturePart]:
+        """Divide all images into parts of ``images`` that follow one another, the last of fewer."""
+        starts = range(0, len(self), images)
+        return [FeaturePart(list(range(len(self)))[at : at + images], partial(self._some, at, images)) for at in starts]
+
+    def _some(self, first: int, count: int) -> FeatureStore:
+        """A store of images that follow one another, over the same files."""
+        of = slice(first, min(first + count, len(self)))
+        manifest = {**self.manifest, "ids": list(self.ids[of]), "image_sizes": self.manifest["image_sizes"][of]}
+        rows = of
+        if self.offsets is not None:
+            manifest["grids"] = self.manifest["grids"][of]
+            rows = slice(int(self.offsets[of.start]), int(self.offsets[of.stop]))
+        arrays = {}
+        for block in self.blocks:
+            if self.manifest["tokens"]:
+                arrays[tokens_name(block, self._prefix)] = self.tokens(block)[rows]
+            if self.manifest["cls"]:
+                whole = self._map(cls_name(block, self._prefix), (len(self.ids), self.dim))
+                arrays[cls_name(block, self._prefix)] = whole[of]
+        return FeatureStore.of_arrays(self.path, manifest, arrays)
 
     @overload
     def tokens(self, block: int) -> NDArray[Any]: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dinoskip.features.export_plan import ExportPlan, ExportSettings, ImageSet, plan_export
 from dinoskip.features.forward import ForwardPasses, decoding_threads
-from dinoskip.features.store import FeatureSet, FeatureStore
+from dinoskip.features.store import FeaturePart, FeatureSet, FeatureStore
 from dinoskip.runtime.console import Progress
 
 if TYPE_CHECKING:
@@ -78,6 +79,24 @@ class FeatureWindows(FeatureSet):
             store = self._computed(window)
             yield store
             store.drop()
+
+    def shares(self, images: int) -> list[FeaturePart]:
+        """Divide all images into parts of whole batches: until they are ``images``, or a window is full."""
+        shares: list[list[int]] = []
+        count, room = images, 0
+        for number, batch in enumerate(self.plan.batches):
+            size = sum(self.plan.image_bytes(image) for image in batch)
+            if count >= images or size > room:
+                shares.append([])
+                count, room = 0, self.limit
+            shares[-1].append(number)
+            count, room = count + len(batch), room - size
+        return [
+            FeaturePart(
+                [image for number in share for image in self.plan.batches[number]], partial(self._computed, share)
+            )
+            for share in shares
+        ]
 
     def _computed(self, window: Sequence[int]) -> FeatureStore:
         part = _part(self.plan, window)

@@ -134,6 +134,10 @@ class Artifacts:
         """Directory in which the output is built; kept when a run is killed, so that a stage can resume in it."""
         return self.root / node / f"{PARTIAL}{key[:16]}"
 
+    def parts(self, node: str, key: str) -> Path:
+        """Folder of the parts of the output that several processes make (:mod:`dinoskip.io.parts`)."""
+        return self.root / node / f"{PARTIAL}{key[:16]}-parts"
+
     def find(self, node: str, key: str) -> str | None:
         """Output hash of a complete output with this key, else None. Sizes are checked, contents by ``verify``."""
         standing = self.standing(node, key)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Preempted, first_line
-from dinoskip.io.files import read_json, write_json
+from dinoskip.io.files import find_below, read_json, write_json
 from dinoskip.io.output import own_folder
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.executor import GROUP_SECONDS, Outcome, for_others, make_group, settle
@@ -90,7 +90,7 @@ class ClusterWorkers:
         futures: list[Future[Made]] = [Future() for _ in orders]
         new = {}
         for place, (work, stage) in enumerate(orders):
-            if (found := self._earlier(work)) is None:
+            if work.helps or (found := self._earlier(work)) is None:
                 new[place] = (work, stage)
                 continue
             handle, at = found
@@ -152,6 +152,7 @@ class ClusterWorkers:
             }
             for job in jobs
             for at, (work, _) in job.orders.items()
+            if not work.helps
         }  # fmt: skip
         old: dict[str, Any] = {}
         with suppress(DataError, FileNotFoundError):  # without it jobs are submitted once more, and wait for the others
@@ -229,11 +230,13 @@ class ClusterWorkers:
 
 
 def _progress(job: _Job) -> JobProgress:
-    """Return the progress of a job's nodes in their unpublished outputs: saved steps, exported batches."""
+    """Return the progress of a job's nodes in their unpublished outputs: saved steps, exported batches, parts."""
     total = JobProgress()
     for work, _ in job.orders.values():
-        one = progress_of(Artifacts(work.study).partial(work.node.id, work.key))
-        total = JobProgress(total.steps + one.steps, total.stages + one.stages, total.batches + one.batches)
+        artifacts = Artifacts(work.study)
+        one = progress_of(artifacts.partial(work.node.id, work.key))
+        parts = len(find_below(artifacts.parts(work.node.id, work.key), "*.npz"))
+        total = JobProgress(total.steps + one.steps, total.stages + one.stages, total.batches + one.batches + parts)
     return total
 
 

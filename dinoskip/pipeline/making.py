@@ -8,6 +8,7 @@ published does not depend on who made it.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dinoskip.errors import DataError, OutputInUse
-from dinoskip.io.files import differing_files, write_json
+from dinoskip.io.files import TEMPORARY, differing_files, write_json
 from dinoskip.io.locks import directory_lock
+from dinoskip.io.parts import HelpEnded, Parts
 from dinoskip.pipeline.artifacts import (
     ACCEPTED,
     AS,
@@ -65,7 +67,8 @@ class Assignment:
     ``workers`` (threads or processes that read images) are as of a command. ``may_replace``: whether a published
     output of the same key may be replaced. ``waits``: another run at this node is waited for; by default only where
     the node is no variant's own. ``limited``: room on the disk is asked of the leader before it is taken. ``remade``:
-    the output's hash is known and its files, which were removed after use, are needed again.
+    the output's hash is known and its files, which were removed after use, are needed again. ``helps``: another process
+    makes the node, and this one some of its parts.
     """
 
     study: Path
@@ -80,6 +83,7 @@ class Assignment:
     waits: bool = False
     limited: bool = False
     remade: bool = False
+    helps: bool = False
 
     @property
     def place(self) -> Path:
@@ -110,8 +114,11 @@ class Maker:
 
         Raises :class:`OutputInUse` if another run is at it and is not waited for, and whatever the stage raises.
         """
+        if work.helps:
+            return Made(self._help(work, stage), by_another=True)
         with self.alone(work):
             if self._is_there(work, stage):
+                Parts(self.artifacts.parts(work.node.id, work.key)).end()  # of a run that was killed
                 return Made(0.0, by_another=True)
             return Made(self._run(work, stage, reserve))
 
@@ -149,7 +156,10 @@ class Maker:
         resumed = stage.resumes and self.artifacts.partial(node.id, key).exists()
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         began = time.monotonic()
-        task = Task(node.settings, node.runtime, inputs, out, work.device, work.workers, accepted=work.accepted)
+        parts = Parts(self.artifacts.parts(node.id, key).absolute())
+        task = Task(
+            node.settings, node.runtime, inputs, out, work.device, work.workers, accepted=work.accepted, parts=parts
+        )
         if stage.together and self.ranks is not None:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
@@ -171,7 +181,31 @@ class Maker:
             info[AS] = same
         every = None if node.every is None else node.every()
         self.artifacts.publish(node.id, key, work.record, info, replace=work.may_replace, every=every)
+        parts.end()
         return seconds
+
+    def _help(self, work: Assignment, stage: Stage) -> float:
+        """Make parts of a node's work until none is left to begin; return how many seconds that took.
+
+        The process that makes the node verifies its inputs, and what is written beside the parts is thrown away.
+        """
+        node, began, folder = work.node, time.monotonic(), self.artifacts.parts(work.node.id, work.key).absolute()
+        inputs = {role: given.path for role, given in work.inputs.items()}
+        try:
+            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder, ignore_cleanup_errors=True) as aside:
+                parts = Parts(folder, helps=True)
+                stage.run(
+                    Task(
+                        node.settings, node.runtime, inputs, Path(aside), work.device, work.workers,
+                        accepted=work.accepted, parts=parts,
+                    )
+                )  # fmt: skip
+        except HelpEnded:
+            pass
+        except FileNotFoundError:
+            if folder.is_dir():  # else the node was published just now
+                raise
+        return time.monotonic() - began
 
     def _input(self, given: NodeInput) -> Path:
         """Return the path of an input, whose files are verified if it is opened."""

@@ -186,7 +186,8 @@ class Runner:
     def continued(self) -> set[Path]:
         """Partial directories that the current plan would go on with: of nodes that have no output yet."""
         known, done = self.planner.keys, self.planner.outputs
-        return {self.artifacts.partial(node, key) for node, key in known.items() if node not in done}
+        places = (self.artifacts.partial, self.artifacts.parts)
+        return {place(node, key) for node, key in known.items() if node not in done for place in places}
 
     def published(self) -> dict[str, Path]:
         """Directories that the current plan uses, by node (known after :meth:`plan`)."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, first_line, memory_refused
+from dinoskip.io.parts import parts_left
 from dinoskip.pipeline.ahead import Ahead
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.making import Assignment, Made
@@ -91,8 +92,10 @@ class Schedule:
     retries: int = 2
     happened: dict[str, str] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
+    helpers: list[Flight] = field(default_factory=list)  # at parts of nodes that others are at
     ready: dict[str, str] = field(default_factory=dict)  # and why they run
     tries: dict[str, int] = field(default_factory=dict)
+    failed_help: dict[str, int] = field(default_factory=dict)  # times that helpers failed, by node
     jobs: int = 0  # that were begun
 
     def __post_init__(self) -> None:
@@ -113,7 +116,9 @@ class Schedule:
             while True:
                 self._settle()
                 self._hand_out()
+                self._lend()
                 if not self.flights:
+                    self._dismiss()
                     return self.happened
                 self._collect()
         except BaseException:
@@ -191,7 +196,7 @@ class Schedule:
             self._fly(small)
 
     def _free(self) -> int:
-        return self.engine.capacity - len({flight.job for flight in self.flights.values()})
+        return self.engine.capacity - len({flight.job for flight in (*self.flights.values(), *self.helpers)})
 
     def _expected(self, node: Node) -> float:
         return self.seconds.get(node.id, 1.0)
@@ -210,7 +215,7 @@ class Schedule:
         needed = self.memory.get(node.id, 0.0)
         if self.engine.memory is None or not needed:
             return False
-        names = [*self.flights, *(of.id for of in beside)]
+        names = [*self.flights, *(flight.node.id for flight in self.helpers), *(of.id for of in beside)]
         taken = sum(self.memory.get(name, 0.0) for name in names)
         return taken > 0 and taken + needed > self.engine.memory
 
@@ -266,11 +271,52 @@ class Schedule:
                 self.stores.held.discard(node.id)
             raise
 
+    # --- help with big nodes --------------------------------------------------------------------------
+
+    def _lend(self) -> None:
+        """Let workers for whom there is no node make parts of nodes that others are at, the longest path first."""
+        if self.engine.capacity == 1:
+            return
+        for name in sorted(self.flights, key=lambda name: (-self._paths.get(name, 0.0), self._places[name])):
+            node = self._by_id[name]
+            left = parts_left(self.planner.artifacts.parts(name, self.planner.keys[name]))
+            left -= sum(flight.node.id == name for flight in self.helpers)  # who may just have begun none
+            while left > 0 and self._free() > 0 and self._may_help(node):
+                self.jobs += 1
+                work = replace(self.assign(node, False, self.ahead.made), helps=True)
+                (future,) = self.engine.submit([(work, self.stages[node.stage])])
+                self.helpers.append(Flight(node, self.jobs, future))
+                log.debug("%s: one more worker makes parts of it", name)
+                left -= 1
+
+    def _may_help(self, node: Node) -> bool:
+        return self.failed_help.get(node.id, 0) <= self.retries and not self._waits_for_memory(node, ())
+
+    def _help_ended(self, flight: Flight) -> None:
+        """A helper has come back. Its failure is none of the node's, whose own worker makes what is left."""
+        self.helpers.remove(flight)
+        try:
+            flight.future.result()
+        except (Exception, CancelledError) as error:
+            name = flight.node.id
+            self.failed_help[name] = self.failed_help.get(name, 0) + 1
+            log.debug("%s: a helper failed: %s", name, first_line(error))
+
+    def _dismiss(self) -> None:
+        """Let go of helpers that are queued, and wait for the others, who find that nothing is left."""
+        if self.helpers:
+            self.engine.stop()
+            wait([flight.future for flight in self.helpers], STOPPING)
+            self.helpers.clear()
+
     # --- what came of it ------------------------------------------------------------------------------
 
     def _collect(self) -> None:
         """Wait until something ends, and take what ended."""
-        done, _ = wait([flight.future for flight in self.flights.values()], TICK, FIRST_COMPLETED)
+        every = [flight.future for flight in (*self.flights.values(), *self.helpers)]
+        done, _ = wait(every, TICK, FIRST_COMPLETED)
+        for flight in [flight for flight in self.helpers if flight.future in done]:
+            self._help_ended(flight)
         for flight in [flight for flight in self.flights.values() if flight.future in done]:
             del self.flights[flight.node.id]
             self.stores.held.discard(flight.node.id)
@@ -348,10 +394,11 @@ class Schedule:
 
     def _stop(self) -> None:
         """Tell all that is running to stop, and wait until it has."""
-        if self.flights:
+        if self.flights or self.helpers:
             self.engine.stop()
-            wait([flight.future for flight in self.flights.values()], STOPPING)
+            wait([flight.future for flight in (*self.flights.values(), *self.helpers)], STOPPING)
             self.flights.clear()
+            self.helpers.clear()
 
 
 def expected_seconds(nodes: Sequence[Node], works: Mapping[str, Work], past: Mapping[str, float]) -> dict[str, float]:

@@ -90,9 +90,10 @@ class EvaluateBase(Config):
         "auto", description="of the passes of frozen networks; auto: bf16 autocast where the study says device: cuda, "
         "else fp32",
     )  # fmt: skip
-    features: Literal["keep", "window"] = Field(
-        "keep", description="keep: in stores on disk; window: computed as they are read, or stored until used up"
-    )
+    features: Literal["auto", "keep", "window"] = Field(
+        "auto", description="auto: computed as they are read where one task alone reads them once, else in stores on "
+        "disk; keep: in stores; window: computed as they are read, or stored until used up",
+    )  # fmt: skip
 
     @property
     def block_list(self) -> str | list[int]:

@@ -16,6 +16,7 @@ from dinoskip import __version__
 from dinoskip.data.listing import FilesAsRead
 from dinoskip.data.sets.kind import SplitSynthetic, Synthetic
 from dinoskip.errors import DataError
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.plugins import LAST, content_of_part
 from dinoskip.results.rows import UNKNOWN_EPOCH
@@ -49,6 +50,8 @@ class Task:
     """Function that makes room on the disk for a number of bytes, where there is a limit; raises :class:`DiskFull`."""
     accepted: tuple[str, ...] = ()
     """Doubtful verdicts on the study's data that were accepted, as :func:`dinoskip.data.verdicts.settle` says them."""
+    parts: Parts = ALONE
+    """Parts of its work that other processes may make."""
 
 
 @dataclass(frozen=True)

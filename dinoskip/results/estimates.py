@@ -426,3 +426,43 @@ def least_gap(seeds: int, comparisons: int, power: float = 0.8) -> float:  # the
         middle = (low + high) / 2
         low, high = (middle, high) if missed(middle) > 1 - power else (low, middle)
     return high
+
+
+@dataclass(frozen=True)
+class UnpairedPairs:
+    """:func:`difference` of many pairs of scores, of one training each and of different units, an entry a pair.
+
+    ``values`` are the differences, ``p`` what a verdict needs (:attr:`Difference.of_networks`), nan where it is
+    undecided; ``known`` is False where nothing is known of the error.
+    """
+
+    values: F64
+    p: F64
+    known: NDArray[np.bool_]
+
+
+def unpaired_pairs(scores: Sequence[Estimate], first: NDArray[np.int64], second: NDArray[np.int64]) -> UnpairedPairs:
+    """Return the differences of scores without parts, ``scores[first]`` minus ``scores[second]``.
+
+    The numbers are those of :func:`difference` to the bit: whatever NumPy may round otherwise is done by Python.
+    """
+    value, degrees = (np.array([getattr(score, name) for score in scores]) for name in ("value", "degrees"))
+    errors = [score.standard_error for score in scores]
+    squares = np.array([error**2 for error in errors])
+    apart, least = value[first] - value[second], np.minimum(degrees[first], degrees[second])
+    squared = squares[first] + squares[second]
+    known_error = squared > 0
+    p = _p_of_t(apart, squared, least)
+    together = np.array([math.hypot(errors[a], errors[b]) ** 2 for a, b in zip(first, second, strict=True)])
+    luck = np.fmax(p, _p_of_t(apart, together + 2 * squared, least))
+    units = np.array([score.units or math.inf for score in scores])
+    few = np.minimum(units[first], units[second])
+    needed = np.where(np.isfinite(few) & ~np.isnan(luck), luck, p)
+    return UnpairedPairs(apart, np.where(few < LEAST, math.nan, needed), known_error)
+
+
+def _p_of_t(values: F64, squared: F64, degrees: F64) -> F64:
+    """Student's p of many differences, as :func:`_t` gives it."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stdtr(degrees, -np.abs(values) / np.sqrt(squared))
+    return np.where(squared > 0, p, np.where(values == 0, 1.0, math.nan))

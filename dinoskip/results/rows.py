@@ -7,14 +7,14 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator
 
 from dinoskip.errors import DataError
-from dinoskip.io.files import read_json, verify_beside_manifest, write_json
+from dinoskip.io.files import MANIFEST, read_json, verify_beside_manifest, write_json
 from dinoskip.runtime.arithmetic import Precision
 from dinoskip.settings.tasks import is_error
 
@@ -184,10 +184,9 @@ class EvalResult:
 
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
-        entry = {name: getattr(self, name) for name in _names()}  # all are numbers or text: asdict would copy each
-        for name, value in entry.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                entry[name] = None
+        entry = dict(vars(self))  # fields in their order; all are numbers or text: asdict would copy each
+        for name in [name for name, value in entry.items() if isinstance(value, float) and not math.isfinite(value)]:
+            entry[name] = None
         return entry
 
     def baseline(self, name: str, value: float, low: float | None = None, high: float | None = None) -> EvalResult:
@@ -293,9 +292,25 @@ def _with_selection(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_in(output: Path) -> list[EvalResult]:
-    """Read the rows of an output, none if it has no ``rows.json``."""
+    """Read the rows of an output, none if it has no ``rows.json``; of a file that was not written to since, once."""
     path = output / "rows.json"
-    return read_rows(path) if path.is_file() else []
+    marks = tuple(_mark(output / name) for name in ("rows.json", MANIFEST))
+    return list(_rows_as_written(path, marks)) if path.is_file() else []
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """Size, inode and times of a file, which change with any write to it; () without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+@lru_cache(maxsize=1024)  # outputs: a report reads those of its own study several times
+def _rows_as_written(path: Path, marks: tuple[tuple[int, ...], ...]) -> tuple[EvalResult, ...]:
+    """The rows of a file with these ``marks``."""
+    return tuple(read_rows(path))
 
 
 def _with_interval(row: EvalResult) -> EvalResult:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dinoskip.errors import ConfigError
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.plugins import LAST, Table
 from dinoskip.settings.config import Config
 
@@ -101,14 +102,16 @@ class FeatureRequest:
     """Features of a split that a task reads at the facets of its settings, in the ``role`` that it calls them by.
 
     ``transform`` are settings of :class:`dinoskip.features.Transform`. A request ``in_windows`` is met without a store
-    where the study says so: its features are read once, in order. ``version`` is part of what is stored. ``tokens`` and
-    ``cls``: whether patch and CLS tokens are read; None: as tasks with the label do.
+    where the study says so: its features are read once, in order; one that is ``streamed`` also by default, if no other
+    task reads the same: its results are those of a store to the byte, after as many passes. ``version`` is part of what
+    is stored. ``tokens`` and ``cls``: whether patch and CLS tokens are read; None: as tasks with the label do.
     """
 
     role: str
     split: str
     transform: Mapping[str, Any]
     in_windows: bool = False
+    streamed: bool = False
     version: Mapping[str, str] = field(default_factory=dict)
     tokens: bool | None = None
     cls: bool | None = None
@@ -134,7 +137,8 @@ class TaskInputs:
     ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, takes
     several norms or says that it needs it has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``.
     ``multiscale`` are blocks to be read together, ``floor`` is the folder of its :class:`PixelFloor`, if it was made.
-    ``context`` are fields of its rows, ``out`` the folder that it writes into: ``rows.json`` at least.
+    ``context`` are fields of its rows, ``out`` the folder that it writes into: ``rows.json`` at least. ``parts`` are of
+    work that other processes may share.
     """
 
     settings: Any
@@ -151,6 +155,7 @@ class TaskInputs:
     device: str = "auto"
     workers: int = 0
     floor: Path | None = None
+    parts: Parts = ALONE
 
     @property
     def block_numbers(self) -> list[int]:

@@ -72,12 +72,23 @@ def knn_predictions(
 
 def _chunks(blocks: int, count: int, memory: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
     """Blocks and queries that are searched at once among ``memory`` training features, so that similarities are few."""
-    held = _CHUNK_ELEMENTS * (_ON_GPU if device.type == "cuda" else 1)
-    together = min(blocks, max(1, held // (_QUERIES * memory)))
-    step = max(1, held // (together * memory))
+    together, step = _blocks_together(blocks, memory, device), queries_together(blocks, memory, device)
     for block in range(0, blocks, together):
         for start in range(0, count, step):
             yield slice(block, block + together), slice(start, start + step)
+
+
+def _held(device: torch.device) -> int:
+    return _CHUNK_ELEMENTS * (_ON_GPU if device.type == "cuda" else 1)
+
+
+def _blocks_together(blocks: int, memory: int, device: torch.device) -> int:
+    return min(blocks, max(1, _held(device) // (_QUERIES * memory)))
+
+
+def queries_together(blocks: int, memory: int, device: torch.device) -> int:
+    """Number of queries that are compared at once with ``memory`` training features of so many blocks."""
+    return max(1, _held(device) // (_blocks_together(blocks, memory, device) * memory))
 
 
 def _winners(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,33 +18,53 @@ from dinoskip.runtime.distributed import choose_device
 from dinoskip.runtime.environment import memory_limit
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import classification_baselines
-from eval.knn.classify import knn_of_parts, knn_predictions
+from eval.knn.classify import knn_of_parts, knn_predictions, queries_together
 from eval.knn.config import KnnConfig
 from eval.knn.pictures import NEIGHBOURS, write_neighbours
 from eval.knn.tokens import class_tokens
 from eval.rows import hits_row, row_like
 
 _Part = tuple[torch.Tensor, NDArray[np.int64]]
+QUERIES = 4096  # images of a part of the work: of ImageNet's validation set 13 parts
 _PART_VALUES = 2**26  # of training features compared at once, from windows: 256 MiB of float32
 _COPIES = 3  # of float32 features at once: as read, stacked, as unit vectors
 
 
 def _predicted(
-    train: FeatureStore, val: FeatureStore, labels: ArrayLike, config: KnnConfig, device: torch.device
+    train: FeatureStore, val: FeatureStore, labels: ArrayLike, given: TaskInputs, device: torch.device
 ) -> dict[int, NDArray[np.int64]]:
-    """Return for every k the classes (blocks, n), as many blocks at once as fit in half of the memory limit."""
+    """Return for every k the classes (blocks, n), as many blocks at once as fit in half of the memory limit.
+
+    Parts of the work are :data:`QUERIES` images each, at as many blocks.
+    """
+    config: KnnConfig = given.settings
     size = _COPIES * 4 * train.dim * (len(train) + len(val))
     together = max(1, memory_limit() // 2 // size)
-    parts = [
-        knn_predictions(
-            class_tokens(train, blocks).to(device), labels, class_tokens(val, blocks).to(device), config.k,
-            config.temperature,
-            backend=config.backend,
-        )
-        for at in range(0, len(val.blocks), together)
-        for blocks in [val.blocks[at : at + together]]
-    ]  # fmt: skip
-    return {k: np.concatenate([part[k] for part in parts]) for k in config.k}
+    groups = [val.blocks[at : at + together] for at in range(0, len(val.blocks), together)]
+    chunks = []
+    for blocks in groups:
+        step = queries_together(len(blocks), len(train), device)
+        images = max(1, QUERIES // step) * step  # whole products: their sums round as those of all images
+        chunks += [(blocks, slice(at, at + images)) for at in range(0, len(val), images)]
+    memory: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def predict(number: int, _: Path) -> dict[str, NDArray[np.int64]]:
+        blocks, queries = chunks[number]
+        if blocks not in memory:
+            memory.clear()
+            memory[blocks] = class_tokens(train, blocks).to(device)
+        tested = class_tokens(val, blocks, queries).to(device)
+        found = knn_predictions(memory[blocks], labels, tested, config.k, config.temperature, backend=config.backend)
+        return {str(k): classes for k, classes in found.items()}
+
+    predicted = {k: np.empty((len(val.blocks), len(val)), np.int64) for k in config.k}
+    for (blocks, queries), found in zip(
+        chunks, given.parts.each("queries", len(chunks), predict, given.out), strict=True
+    ):
+        at = val.blocks.index(blocks[0])
+        for k, classes in predicted.items():
+            classes[at : at + len(blocks), queries] = found[str(k)]
+    return predicted
 
 
 def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device) -> Iterator[_Part]:
@@ -71,7 +92,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         raise ConfigError(f"blocks differ: {train.blocks} in training, {val.blocks} in validation")
     device, classes = choose_device(given.device), len(folders["train"].class_names)
     if isinstance(train, FeatureStore):
-        predicted = _predicted(train, val, labels, config, device)
+        predicted = _predicted(train, val, labels, given, device)
     else:
         parts, tested = _in_parts(train, labels, device), class_tokens(val, val.blocks).to(device)
         predicted = knn_of_parts(parts, classes, tested, config.k, config.temperature, config.backend)

@@ -140,6 +140,13 @@ def remembered_tokens(train: FeatureSet, memory: Memory, folder: Path) -> dict[i
     return kept
 
 
+def write_remembered(train: FeatureSet, memory: Memory, folder: Path) -> None:
+    """Write the files of :func:`remembered_tokens`, for other processes to read."""
+    for stored in remembered_tokens(train, memory, folder).values():
+        if isinstance(stored, np.memmap):
+            stored.flush()
+
+
 def remembered_features(stored: NDArray[Any], memory: Memory) -> NDArray[np.float32]:
     """Return unit vectors (M, C) of the remembered patches, read image by image.
 

@@ -29,7 +29,7 @@ def features(section: RetrieveSection) -> tuple[FeatureRequest, ...]:
     """Square images of both splits."""
     square = {"mode": "square", "size": section.size}
     return (
-        FeatureRequest("train", section.train_split, square, in_windows=True),
+        FeatureRequest("train", section.train_split, square, in_windows=True, streamed=True),
         FeatureRequest("val", section.val_split, square),
     )
 

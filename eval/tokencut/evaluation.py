@@ -81,8 +81,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     if multiscale:
         groups["+".join(map(str, multiscale))] = tuple(multiscale)
     given.out.mkdir(parents=True, exist_ok=True)
-    results = CutResults(store, groups, config, given.out, given.backbone)
-    take_out_positions(results.positions, store, given.backbone, given.out)
+    results = CutResults(store, groups, config, given.out, given.backbone, given.parts)
+    take_out_positions(results.positions, store, given.backbone, given.out, given.parts)
     _cut_all(results, config, choose_device(given.device), given.workers)
     recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(config.methods.items()):
@@ -161,8 +161,7 @@ def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, 
         for item, cuts in cut_store(part, results.groups, rule, device, workers):
             yield item.image, (item.blocks, cuts)
 
-    for i, (blocks, cuts) in results.files.each("TokenCut", len(results.groups), work):
-        results.add(blocks, i, cuts)
+    results.files.fill("TokenCut", len(results.groups), work, lambda i, found: results.add(found[0], i, found[1]))
 
 
 def _warn_of_degenerate(rows: Sequence[EvalResult]) -> None:

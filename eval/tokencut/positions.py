@@ -9,6 +9,7 @@ arrays that may be files, so that memory does not grow with images or grids.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from dinoskip.diagnostics.position_removal import insid3_directions, rasa_round,
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet
 from dinoskip.features.transform import Normalise
+from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import write_json
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.models import Backbone
 from dinoskip.runtime.console import Progress, log
 from eval.tokencut.treatments import Positions
@@ -198,17 +201,36 @@ def collect(removal: PositionRemoval, features: FeatureSet, network: Backbone | 
 
 
 def take_out_positions(
-    removal: PositionRemoval | None, features: FeatureSet, network: Backbone | None, out: Path
+    removal: PositionRemoval | None,
+    features: FeatureSet,
+    network: Backbone | None,
+    out: Path,
+    parts: Parts = ALONE,
 ) -> None:
     """Collect what ``removal``, if there is one, takes out of ``features``; :meth:`PositionRemoval.shares` as a file.
 
-    That is ``out/positions.json``, where shares are known.
+    That is ``out/positions.json``, where shares are known. Those who make ``parts`` of the work find it collected.
     """
     if removal is None:
         return
-    collect(removal, features, network)
+    if parts.folder is None:
+        collect(removal, features, network)
+    else:
+        _collect_once(removal, features, network, parts)
     if shares := removal.shares():
         write_json(out / "positions.json", shares)
+
+
+def _collect_once(removal: PositionRemoval, features: FeatureSet, network: Backbone | None, parts: Parts) -> None:
+    """:func:`collect` by the process whose work it is; others read what it has collected."""
+
+    def write(folder: Path) -> None:
+        collect(removal, features, network)
+        np.savez(folder / "arrays.npz", allow_pickle=False, **removal.arrays)
+
+    found = read_arrays(parts.once("positions", write) / "arrays.npz", limit=sys.maxsize)  # of our own making
+    for name, array in removal.arrays.items():
+        array[...] = found[name]
 
 
 def _add(removal: PositionRemoval, at: int, grid: Grid, tokens: F64) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.features import FeatureSet
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.models import Backbone
 from dinoskip.settings.config import dump
 from eval.resumed import ResumedArrays, degeneracy
@@ -34,23 +35,24 @@ class CutResults:
         config: TokenCutConfig,
         out: Path,
         network: Backbone | None = None,
+        parts: Parts = ALONE,
     ) -> None:
         self.features, self.groups = features, list(groups.values())
-        self.files = files = ResumedArrays(features, [dump(config), list(groups)], out)
+        self.files = files = ResumedArrays(features, [dump(config), list(groups)], out, parts)
         sizes = np.array([features.image_size(i) for i in range(len(features))])
         counts = np.array([int(np.prod(features.grid(i))) for i in range(len(features))])
         self.ends = counts.cumsum()
         shape = (len(config.methods), len(groups), len(features))
-        self.boxes = files.array("boxes", np.int64, (*shape, 4))
+        self.boxes = files.array("boxes", np.int64, (*shape, 4), 2)
         self.degenerate, self.complete, self.ties = (
-            files.array(name, np.bool_, shape) for name in ("degenerate", "complete", "ties")
+            files.array(name, np.bool_, shape, 2) for name in ("degenerate", "complete", "ties")
         )
-        self.seeds = files.array("seeds", np.int64, shape[1:])
-        self.cosines = files.array("cosines", np.float64, shape[1:])
+        self.seeds = files.array("seeds", np.int64, shape[1:], 1)
+        self.cosines = files.array("cosines", np.float64, shape[1:], 1)
         single = [blocks for blocks in self.groups if len(blocks) == 1]
         total = (int(counts.sum()),)
         self.vectors, self.masks = (
-            {key: files.kept(f"{name}_block{key[0]}", dtype, total) for key in single}
+            {key: files.kept(f"{name}_block{key[0]}", dtype, total, "tokens") for key in single}
             for name, dtype in (("vectors", np.float16), ("masks", np.bool_))
         )
         self.positions = open_removal(features, config.positions, network, files.array)

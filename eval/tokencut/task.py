@@ -25,6 +25,12 @@ class TokenCutSection(TokenCutConfig):
     facet: Facets = Field(("key",), description=READ_AT)
 
 
+def features(section: TokenCutSection) -> tuple[FeatureRequest, ...]:
+    """Images of native size; what takes position out of them reads them twice."""
+    once = section.positions == "keep"
+    return (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True, streamed=once),)
+
+
 def as_published(row: EvalResult) -> int:
     """TokenCut with tau 0.2, on keys, as they are."""
     cut = CutProtocol.parse(row.protocol)
@@ -42,7 +48,7 @@ TASK = EvaluationTask(
     section=TokenCutSection,
     label="detection",
     splits=lambda section: {"store": section.split},
-    features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
+    features=features,
     reads_images=lambda section: section.overlays > 0,
     needs_network=lambda section: section.positions == "insid3" or section.object_dino is not None,
     study_settings=("multiscale",),

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dinoskip.io.parts import HelpEnded, Parts, parts_left
 from dinoskip.models import Backbone
 from dinoskip.results.rows import EvalResult
 from dinoskip.settings.config import Config
@@ -40,3 +43,42 @@ def evaluation_of(name: str) -> Callable[..., list[EvalResult]]:
         return rows
 
     return evaluate
+
+
+class Stopped(Exception):
+    """End of a process that shares its work, after its first part."""
+
+
+class _StopsAfterOne(Parts):
+    """Parts of a process that is gone after the first."""
+
+    def each(self, name: str, count: int, make: Any, out: Path, made: Any = None) -> Any:
+        def stops(number: int, folder: Path) -> Any:
+            if number:
+                raise Stopped
+            return make(number, folder)
+
+        return super().each(name, count, stops, out)
+
+
+class _OnlyReads(Parts):
+    """Parts of a process that makes none."""
+
+    def each(self, name: str, count: int, make: Any, out: Path, made: Any = None) -> Any:
+        def fails(number: int, folder: Path) -> Any:
+            raise AssertionError(f"part {number} of {count} was not made before")
+
+        return super().each(name, count, fails, out)
+
+
+def in_parts(evaluate: Callable[[Path, Parts], object], folder: Path) -> Path:
+    """Evaluate so that one process makes the first part, a helper all others, and a third reads them; its output."""
+    parts = folder / "parts"
+    with pytest.raises(Stopped):
+        evaluate(folder / "stopped", _StopsAfterOne(parts))
+    left = parts_left(parts)
+    with pytest.raises(HelpEnded):
+        evaluate(folder / "helper", Parts(parts, helps=True))
+    assert (left > 0, parts_left(parts)) == (True, 0), "a helper makes all that nobody is at"
+    evaluate(folder / "shared", _OnlyReads(parts))
+    return folder / "shared"

@@ -109,6 +109,15 @@ def rows(folder: Path) -> dict[str, bytes]:
     return {path.parents[1].relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("rows.json")}
 
 
+def test_a_dry_run_of_a_spread_study_makes_nothing(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["submit", str(study), f"output={tmp_path / 'runs'}", "--cluster", str(tmp_path / "cluster.yaml")]
+    assert main([*words, "--spread", "--dry-run"]) == 0
+    assert "never run" in capsys.readouterr().out
+    assert not (tmp_path / "runs/small/stages").exists()
+
+
 @pytest.mark.slow  # a study twice, and processes that import everything
 def test_a_study_spread_over_slurm_has_the_rows_of_one_process(
     study: Path, slurm: RunningSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -43,13 +43,14 @@ SMALLER = (
     "analyze={model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}",
     "gallery={first: 2, size: 64}",
 )
+STORES = "evaluate.features=keep"  # so that windows are compared with them
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tasks")
     device = ("--device", request.param)
-    assert main(["run", str(CONFIGS / "tasks.yaml"), f"output={out}", *SMALLER, "-q", *device]) == 0
+    assert main(["run", str(CONFIGS / "tasks.yaml"), f"output={out}", *SMALLER, STORES, "-q", *device]) == 0
     return out / "tasks" / "stages"
 
 

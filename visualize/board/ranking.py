@@ -13,12 +13,14 @@ verdicts are of these weights, and another training may change them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from dinoskip.decisions.all_pairs import decide_all
 from dinoskip.decisions.choosing import Score
-from dinoskip.decisions.comparing import ComparedPair, NetworkScores, Verdict, compared_pair, decide
+from dinoskip.decisions.comparing import NetworkScores, Verdict
 from dinoskip.results.estimates import Difference
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult
@@ -160,32 +162,18 @@ def _ranked(
         start = starts.get(key[:2]) if key[2] > 0 else None
         rate = sources[key[0]].rate_of(score.row)
         sides.append(NetworkScores(_named(score.row), (score,), (start,) if start else (), rate))
-    found = _verdicts(sides)
+    found = decide_all(sides)
+    values = sorted(score.value for _, score, _ in scored)
     lines = []
     for at, ((source, _, _), score, by_block) in enumerate(scored):
-        above = sum(found[other, at][1].sign > 0 for other in range(at) if (other, at) in found)
-        below = sum(found[at, other][1].sign > 0 for other in range(at + 1, len(scored)) if (at, other) in found)
-        pair, decision = found.get((0, at), (None, None))
-        rank = 1 + sum(other.value > score.value for _, other, _ in scored)
+        pair, decision = found.with_first.get(at, (None, None))
+        rank = 1 + len(values) - bisect_right(values, score.value)
         turned = pair.judgement.difference.in_points.turned if pair else None
-        places = (1 + above, len(scored) - below)
+        of_blocks, places = values_of(by_block), found.places(at)
         lines.append(
-            BoardLine(
-                source, score.row, rank, score, values_of(by_block), turned, decision, places, sides[at].unresolved
-            )
+            BoardLine(source, score.row, rank, score, of_blocks, turned, decision, places, sides[at].unresolved)
         )
     return lines
-
-
-def _verdicts(sides: Sequence[NetworkScores]) -> dict[tuple[int, int], tuple[ComparedPair, Verdict]]:
-    """Return the comparison and the verdict of every pair of backbones, by their places.
-
-    Pairs whose uncertainty cannot be estimated are absent.
-    """
-    made = {(a, b): compared_pair(sides[a], sides[b]) for a, b in combinations(range(len(sides)), 2)}
-    pairs = {places: pair for places, pair in made.items() if pair is not None}
-    decisions = decide(list(pairs.values()))
-    return {places: (pair, decision) for (places, pair), decision in zip(pairs.items(), decisions, strict=True)}
 
 
 def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Setting) -> list[BoardLine]:

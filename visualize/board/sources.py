@@ -12,7 +12,7 @@ from pathlib import Path
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json
 from dinoskip.results.records import ROWS, ImageRecords, read_records
-from dinoskip.results.rows import EvalResult, read_rows
+from dinoskip.results.rows import EvalResult, rows_in
 from visualize.report.names import words_of_report
 
 _KEY_LETTERS = 16  # of a key in the name of an output
@@ -110,7 +110,7 @@ def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
     rows: dict[EvalResult, None] = {}
     records: dict[EvalResult, ImageRecords] = {}
     for folder in folders:
-        rows |= dict.fromkeys(read_rows(folder / ROWS))
+        rows |= dict.fromkeys(rows_in(folder))
         for row, record in read_records(folder).items():
             if row in records and records[row].ids != record.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")

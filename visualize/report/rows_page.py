@@ -29,9 +29,10 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
     A field that is empty in all rows is in neither. Rows that repeat another with a note (such as "best on validation")
     are left out.
     """
-    every = [(name, row) for name, rows in variants.items() for row in rows]
-    known = {_number(name, row) for name, row in every if not row.note}
-    plain = [{"variant": name, **row.plain()} for name, row in every if not row.note or _number(name, row) not in known]
+    every = [{"variant": name, **row.plain()} for name, rows in variants.items() for row in rows]
+    noted = [row for row in every if row["note"]]
+    known = {_number(row) for row in every if not row["note"]} if noted else set()
+    plain = [row for row in every if not row["note"] or _number(row) not in known]
     if plain and all(row["variant"] == row["model"] for row in plain):
         for row in plain:
             del row["model"]
@@ -50,10 +51,9 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
     return {"shared": shared, "columns": columns, "rows": rows, "left_out": len(every) - len(plain)}
 
 
-def _number(variant: str, row: EvalResult) -> Hashable:
-    """Return a row without its note and other remarks: two rows that agree in this are listed once."""
-    plain = row.plain()
-    return variant, *(plain[name] for name in plain if name not in _BESIDE)
+def _number(row: Mapping[str, Any]) -> Hashable:
+    """Return a plain row without its note and other remarks: two rows that agree in this are listed once."""
+    return tuple(row[name] for name in row if name not in _BESIDE)
 
 
 def _text(name: str, value: object) -> str:

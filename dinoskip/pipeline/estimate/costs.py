@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dinoskip.errors import DiskFull
 from dinoskip.pipeline.estimate.cards import CARDS
-from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
+from dinoskip.pipeline.estimate.work import PassedImages, StudyImages, StudyWork
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
@@ -172,7 +172,12 @@ def _memory(node: Node, reckoned: StudyWork, window: float) -> float:
         return 0.0
     sizes = [(part.tokens, part.network.width) for part in reckoned.read(node)]
     graphs = max((settings.record.memory(settings.section, *size) for size in sizes), default=0)
-    return float(graphs) + (window if settings.windows else 0.0)
+    return float(graphs) + max((min(window, _bytes(part)) for part in reckoned.windows(node)), default=0.0)
+
+
+def _bytes(features: PassedImages) -> float:
+    """Bytes of the tokens of features; of windows with all of them, no more are held."""
+    return float(features.images * features.tokens * features.network.width * features.blocks * _VALUE)
 
 
 def measured_rates(every_cost: Sequence[Cost], outputs: Path, machine: str) -> dict[str, float]:

@@ -116,26 +116,35 @@ def greedy(
     ``width`` is how many workers a node takes at once, at most all; one that does not fit yet lets shorter ones pass.
     ``cached`` nodes take no time.
     """
-    left = {node.id: node for node in nodes if node.id not in cached}
-    paths, done = longest_paths(nodes, seconds), set(cached)
+    paths, by_id = longest_paths(nodes, seconds), {node.id: node for node in nodes if node.id not in cached}
+    places = {name: place for place, name in enumerate(by_id)}
+    unmet = {name: {source for source in node.needs.values() if source in by_id} for name, node in by_id.items()}
+    readers: dict[str, list[str]] = {}
+    for name, sources in unmet.items():
+        for source in sources:
+            readers.setdefault(source, []).append(name)
+    ready = [(-paths[name], places[name], name) for name, sources in unmet.items() if not sources]
+    heapq.heapify(ready)
     begins: dict[str, float] = {}
     running: list[tuple[float, str, int]] = []
     now, free, busy = 0.0, workers, 0.0
-    while left or running:
-        ready = [
-            node
-            for node in left.values()
-            if all(source in done or source not in paths for source in node.needs.values())
-        ]
-        for node in sorted(ready, key=lambda node: -paths[node.id]):
-            wide = min(width(node), workers)
-            if wide <= free:
-                free -= wide
-                busy += wide * seconds[node.id]
-                begins[node.id] = now
-                heapq.heappush(running, (now + seconds[node.id], node.id, wide))
-                del left[node.id]
+    while len(begins) < len(by_id) or running:
+        too_wide = []
+        while ready and free:
+            *_, name = urgent = heapq.heappop(ready)
+            if (wide := min(width(by_id[name]), workers)) > free:
+                too_wide.append(urgent)
+                continue
+            free -= wide
+            busy += wide * seconds[name]
+            begins[name] = now
+            heapq.heappush(running, (now + seconds[name], name, wide))
+        for urgent in too_wide:
+            heapq.heappush(ready, urgent)
         now, ended, wide = heapq.heappop(running)
-        done.add(ended)
         free += wide
+        for name in readers.get(ended, ()):
+            unmet[name].discard(ended)
+            if not unmet[name]:
+                heapq.heappush(ready, (-paths[name], places[name], name))
     return WallTime(now, begins, busy, workers)

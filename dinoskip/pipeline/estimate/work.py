@@ -162,13 +162,14 @@ class StudyWork:
         if isinstance(settings, AccuracySettings):
             size = settings.job.supervise.augment.size
             return [self._of(node, (), self.images.count(settings.dataset, "val", "classes"), (size, size))]
-        return self._windows(node)
+        return self.windows(node)
 
     def read(self, node: Node) -> list[PassedImages]:
         """The features that a node reads, of stores and of windows that it makes."""
-        return [self.stores[source] for source in node.inputs.values() if source in self.stores] + self._windows(node)
+        return [self.stores[source] for source in node.inputs.values() if source in self.stores] + self.windows(node)
 
-    def _windows(self, node: Node) -> list[PassedImages]:
+    def windows(self, node: Node) -> list[PassedImages]:
+        """The features that a node computes as it reads them."""
         settings = node.settings
         parts = settings.windows.values() if isinstance(settings, TaskSettings) else ()
         return [self._features(node, part) for part in parts]

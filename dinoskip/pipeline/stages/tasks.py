@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.data.orientation import label_orientation
 from dinoskip.data.verdicts import accepted_checks
+from dinoskip.io.parts import ALONE
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -26,7 +27,7 @@ from dinoskip.pipeline.stages import data, features, pixels
 from dinoskip.pipeline.stages.inputs import open_backbone, open_features, open_split
 from dinoskip.pipeline.stages.settings import FeatureSettings, StudySettings, TaskSettings
 from dinoskip.settings.read_points import usual_norm
-from dinoskip.settings.tasks import EvaluationTask, TaskInputs, task
+from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskInputs, task, tasks
 from eval.joined import join_parts
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _add_node(
     for ask in requests:
         wanted = FeatureSettings.of(nodes, model, record.label, _facets(section), ask, _several_norms(record, nodes))
         # several facets are stored until used up: as windows each would be a pass of its own
-        if ask.in_windows and nodes.study.evaluate.features == "window" and reading.read is None:
+        if reading.read is None and _in_windows(ask, nodes, model, name, wanted):
             windows[ask.role] = wanted.in_windows(model)
             inputs |= model.inputs
             contents.append(("images", record.label, ask.split))
@@ -187,6 +188,32 @@ def _add_node(
     )
 
 
+def _in_windows(
+    ask: FeatureRequest, nodes: StudyNodes, model: EvaluatedModel, name: str, wanted: FeatureSettings
+) -> bool:
+    """Whether features of a network are computed as they are read: as the study says, or if no other task reads them.
+
+    What two tasks with other labels read is taken to be the same images.
+    """
+    how = nodes.study.evaluate.features
+    if how != "auto" or not ask.streamed:
+        return ask.in_windows and how == "window"
+    readers = 0
+    for record in tasks():
+        section = in_whole_patches(record, nodes.study.section(record.section), model.variant)
+        for other in record.features(section) if name in section.datasets else ():
+            of_other = FeatureSettings.of(
+                nodes, model, record.label, _facets(section), other, _several_norms(record, nodes)
+            )
+            readers += _of_any_label(of_other) == _of_any_label(wanted)
+    return readers == 1
+
+
+def _of_any_label(features: FeatureSettings) -> FeatureSettings:
+    tokens, cls = features.reads
+    return replace(features, use="", tokens=tokens, cls=cls)
+
+
 def _precision(study: StudyBase) -> dict[str, Any]:
     """The precision of frozen passes as a field of rows, which are of float32 where they do not say."""
     return {} if study.precision == "fp32" else {"precision": study.precision}
@@ -212,6 +239,8 @@ def run(of: Task) -> None:
         **({"accepted": accepted} if accepted else {}),
     }
     parts = _parts(inputs, backbone, settings.study.blocks)
+    if of.parts.helps and len(parts) > 1:
+        return  # levels of several grids are measured one after another
     folders: dict[Path, int] = {}
     for features_of, network, blocks in parts:
         folder = of.out if len(parts) == 1 else of.out / f"blocks{blocks[0]}-{blocks[-1]}"
@@ -235,6 +264,7 @@ def run(of: Task) -> None:
                 device=of.device,
                 workers=of.workers,
                 floor=of.inputs.get("floor") if len(parts) == 1 else None,
+                parts=of.parts if len(parts) == 1 else ALONE,
             )
         )
     if len(parts) > 1:

@@ -15,13 +15,14 @@ import eval.knn.evaluation
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult, read_rows
 from eval.knn import KnnConfig
 from eval.knn.pictures import NEIGHBOURS, nearest_images
 from tests.helpers.folders import contents
 from tests.helpers.knn import knn_classify
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = evaluation_of("knn")
@@ -36,6 +37,25 @@ def images(root: Path, split: str, count: int) -> LabelledFolder:
         pixels = rng.integers(0, 60, (20, 24, 3)) + 180 * (number % 2)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
     return LabelledFolder.open(root / split)
+
+
+@pytest.mark.parametrize("backend", ["torch", "faiss"])
+def test_parts_of_several_processes_are_the_files_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Literal["torch", "faiss"]
+) -> None:
+    backbone, transform = tiny_vit(8, 16, 3), Transform(mode="center_crop", size=16)
+    sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 7))}
+    stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
+    monkeypatch.setattr(eval.knn.evaluation, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 18)  # two blocks at once
+    monkeypatch.setattr(eval.knn.evaluation, "queries_together", lambda *_: 2)
+    monkeypatch.setattr(eval.knn.evaluation, "QUERIES", 5)
+
+    def found(out: Path, parts: Parts) -> object:
+        config = KnnConfig(k=(1, 3), backend=backend)
+        return evaluate(*stores.values(), *sets.values(), out, config, {}, device="cpu", parts=parts)
+
+    found(tmp_path / "alone", ALONE)
+    assert contents(in_parts(found, tmp_path)) == contents(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("backend", ["torch", "faiss"])

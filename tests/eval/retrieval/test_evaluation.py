@@ -13,6 +13,7 @@ import eval.retrieval.evaluation as evaluation
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
@@ -20,7 +21,8 @@ from dinoskip.results.statistics import score
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
 from eval.retrieval import Memory, RetrievalConfig, remember, retrieve
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = evaluation_of("retrieve")
@@ -88,6 +90,26 @@ def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
         Image.fromarray(label).save(root / f"{name}_mask.png")
     paths, masks = (tuple(root / f"{name}{end}.png" for name in names) for end in ("", "_mask"))
     return SegmentationDataset("squares", split, tuple(names), paths, masks, class_names=("dark", "light"))
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_parts_of_several_processes_are_the_files_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: bool
+) -> None:
+    backbone, square = tiny_vit(8), Transform(size=32)
+    sets = {split: some_dataset(tmp_path / "images", split, n) for split, n in (("train", 6), ("val", 4))}
+    train, val = (export(backbone, d, tmp_path / s, "all", transform=square) for s, d in sets.items())
+    if windows:
+        train = FeatureWindows(backbone, sets["train"], ExportSettings("all", batch_size=2, transform=square), limit=1)
+    monkeypatch.setattr(evaluation, "BATCH_VALUES", 2 * 16 * 192)  # two images
+    monkeypatch.setattr(evaluation, "IMAGES", 3)
+    config = RetrievalConfig(memory=60, k=3, few=(2,), draws=(1, 2))
+
+    def found(out: Path, parts: Parts) -> object:
+        return evaluate(train, val, *sets.values(), out, config, {}, seed=3, device="cpu", parts=parts)
+
+    found(tmp_path / "alone", ALONE)
+    assert contents(in_parts(found, tmp_path)) == contents(tmp_path / "alone")
 
 
 def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Tran
 from dinoskip.features.transform import Normalise
 from dinoskip.io.images import read_image
 from dinoskip.io.output import own_folder
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
@@ -38,7 +39,7 @@ from eval.tokencut.heads import HeadBoxes
 from eval.tokencut.lost import lost
 from eval.tokencut.object_dino import object_dino
 from tests.helpers.folders import contents
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = evaluation_of("tokencut")
@@ -89,6 +90,22 @@ def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
 @pytest.fixture(scope="module")
 def store(dataset: Boxes, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     return store_of(dataset, tmp_path_factory.mktemp("stores") / "native")
+
+
+@pytest.mark.parametrize("positions", ["keep", "mean"])
+@pytest.mark.parametrize("windows", [False, True])
+def test_parts_of_several_processes_are_the_files_of_one(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: bool, positions: str
+) -> None:
+    monkeypatch.setattr(eval.resumed, "IMAGES", 1)
+    config = TokenCutConfig.model_validate({"positions": positions, "lost_k": 5, "coco": True})
+    features = windows_of(dataset) if windows else store
+
+    def found(out: Path, parts: Parts) -> object:
+        return evaluate(features, dataset, out, config, {}, multiscale=(1, 2), device="cpu", parts=parts)
+
+    found(tmp_path / "alone", ALONE)
+    assert contents(in_parts(found, tmp_path)) == contents(tmp_path / "alone")
 
 
 def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:

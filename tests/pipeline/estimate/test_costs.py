@@ -24,10 +24,11 @@ from eval.tokencut.memory import drawn_bytes, peak_bytes
 
 ROOT = Path(__file__).parents[3]
 TABLE2 = ROOT / "configs" / "paper" / "table2_dino.yaml"
+COMPARE = ROOT / "configs" / "start" / "compare.yaml"
 
 
 def test_the_paper_s_second_table() -> None:
-    study, variants = load_study(TABLE2)
+    study, variants = load_study(TABLE2, ["evaluate.features=keep"])
     made = costs(StudyImages(study, assume=True), study, variants, build_nodes(study, variants))
     image = dino_step_flops(VitConfig(), head=(65536, 2048, 256), global_size=224, local_size=96, num_local=8)
     trained = [cost for cost in made if cost.stage == "pretrain"]
@@ -49,7 +50,7 @@ def estimated(*overrides: str) -> tuple[list[Cost], float]:
 
 
 def test_windows_are_passes_without_stores() -> None:
-    kept, all_of_it = estimated()
+    kept, all_of_it = estimated("evaluate.features=keep")
     windows, peak = estimated("evaluate.features=window")
     passes, of_windows = (sum(cost.images for cost in made if cost.stage != "gallery") for made in (kept, windows))
     assert passes == of_windows == 8 * (10582 + 1449 + 2 * 3000 + 2000 + 5000 + 11540 + 19817)
@@ -63,6 +64,25 @@ def test_windows_are_passes_without_stores() -> None:
     for made in (kept, windows):
         cuts = {cost.node: cost.work for cost in made if cost.stage == "tokencut"}
         assert cuts["tokencut/skip-soap/ep200/coco20k"] == 19817 * 12 * 384 * 1200**2
+
+
+def test_by_default_what_one_task_reads_once_takes_no_disk() -> None:
+    """Discovery is streamed and the probes' stores stay: 412 GB of 2,819 for the second table, 11 of 175 for VOC."""
+    kept, all_of_it = estimated("evaluate.features=keep")
+    made, peak = estimated()
+    assert [round(size / 1e9) for size in (all_of_it, peak)] == [2819, 412]
+    assert sum(cost.images for cost in made) == sum(cost.images for cost in kept)
+    overrides = ("name=two", "data={voc2012: {kind: voc, root: nowhere, year: 2012}}")
+    sizes = []
+    for how in ("keep", "auto"):
+        study, variants = load_study(COMPARE, (*overrides, f"evaluate.features={how}"))
+        nodes = build_nodes(study, variants)
+        readers = readers_of(nodes, STAGES)
+        ordered = order(nodes, readers)
+        sizes.append(
+            peak_disk(costs(StudyImages(study, assume=True), study, variants, ordered), readers, study.storage_rules)
+        )
+    assert [round(size / 1e9) for size in sizes] == [175, 11]
 
 
 def test_a_sweep_is_as_many_short_runs_and_seeds_share_it() -> None:
@@ -79,10 +99,11 @@ def test_a_sweep_is_as_many_short_runs_and_seeds_share_it() -> None:
 
 
 def test_a_limit_is_kept_or_refused() -> None:
-    stays = sum(cost.disk for cost in estimated()[0] if cost.stage != "features")
-    assert 219e9 < estimated("storage.limit=230GB")[1] <= stays + 230e9
+    keep = "evaluate.features=keep"
+    stays = sum(cost.disk for cost in estimated(keep)[0] if cost.stage != "features")
+    assert 219e9 < estimated(keep, "storage.limit=230GB")[1] <= stays + 230e9
     with pytest.raises(DiskFull, match=r"storage.limit: 200.0 GB do not hold the 1 stores .*coco20k.*, 219.2 GB"):
-        estimated("storage.limit=200GB")
+        estimated(keep, "storage.limit=200GB")
 
 
 MACHINE = "a processor, 2 threads"
@@ -155,7 +176,7 @@ def test_the_command_needs_no_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_memory_is_that_of_the_rule_which_bounds_it() -> None:
-    made, _ = estimated()
+    made, _ = estimated("evaluate.features=keep")
     cut = {cost.memory for cost in made if cost.stage == "tokencut"}
     assert cut == {peak_bytes(40 * 30, 384), peak_bytes(32 * 24, 384)}, "COCO's images and VOC's, patches of 16"
     windows, _ = estimated("evaluate.features=window", "storage.window=3GB")
@@ -178,6 +199,7 @@ def test_a_plan_states_memory_and_warns_where_it_does_not_fit(
     assert main(["plan", "study.yaml", "--json"]) == 0
     said = capsys.readouterr()
     steps = {step["stage"]: step["memory"] for step in json.loads(said.out)}
-    assert steps["tokencut"] == peak_bytes(16, 192)
+    window = 8 * 16 * 192 * 12 * 2  # features of 8 images of 16 tokens, all of them
+    assert steps["tokencut"] == peak_bytes(16, 192) + window
     assert steps["report"] is None
     assert ("can be had here" in said.err) == (usable < steps["tokencut"])

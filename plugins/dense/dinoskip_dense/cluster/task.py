@@ -31,8 +31,8 @@ def features(section: ClusterSection) -> tuple[FeatureRequest, ...]:
     val = FeatureRequest("val", section.val_split, section.transform("val"))
     if section.fitted_on == "val":
         return (val,)
-    transform = section.transform("train")
-    return (FeatureRequest("train", section.train_split, transform, in_windows=section.passes_once), val)
+    transform, once = section.transform("train"), section.passes_once
+    return (FeatureRequest("train", section.train_split, transform, in_windows=once, streamed=once), val)
 
 
 TASK = EvaluationTask(

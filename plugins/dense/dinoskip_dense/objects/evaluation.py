@@ -16,6 +16,7 @@ from PIL import Image
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.io.files import write_json
+from dinoskip.io.parts import Parts
 from dinoskip.models import Backbone
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
@@ -111,19 +112,21 @@ class _Found:
     These are boxes (L, N, rounds, 4), their number, masks, and whether the first cut is degenerate.
     """
 
-    def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path, network: Backbone | None) -> None:
-        self.features, self.files = features, ResumedArrays(features, [dump(config)], out)
+    def __init__(
+        self, features: FeatureSet, config: ObjectsConfig, out: Path, network: Backbone | None, parts: Parts
+    ) -> None:
+        self.features, self.files = features, ResumedArrays(features, [dump(config)], out, parts)
         shape = (len(features.blocks), len(features))
-        self._boxes = self.files.array("boxes", np.int64, (*shape, config.rounds, 4))
-        self._counts = self.files.array("counts", np.int64, shape)
+        self._boxes = self.files.array("boxes", np.int64, (*shape, config.rounds, 4), 1)
+        self._counts = self.files.array("counts", np.int64, shape, 1)
         self.degenerate, self.complete = (
-            self.files.array(name, np.bool_, shape) for name in ("degenerate", "complete")
+            self.files.array(name, np.bool_, shape, 1) for name in ("degenerate", "complete")
         )
-        self.cosines = self.files.array("cosines", np.float64, shape)
+        self.cosines = self.files.array("cosines", np.float64, shape, 1)
         maps = (len(features), *features.grid(0))
         filled = (*shape, config.rounds, *features.grid(0))
-        self._filled = self.files.array("filled", np.bool_, filled) if config.masks else None
-        self.masks = [self.files.kept(f"objects_block{block}", np.uint8, maps) for block in features.blocks]
+        self._filled = self.files.array("filled", np.bool_, filled, 1) if config.masks else None
+        self.masks = [self.files.kept(f"objects_block{block}", np.uint8, maps, 0) for block in features.blocks]
         self.positions = open_removal(features, config.positions, network, self.files.array)
         self.files.begin()
 
@@ -137,7 +140,8 @@ class _Found:
             ):
                 yield item.image, (groups.index((item.blocks[0],)), objects)
 
-        for i, (number, objects) in self.files.each("MaskCut", len(groups), work):
+        def take(i: int, found: tuple[int, _ImageObjects]) -> None:
+            number, objects = found
             count = len(objects.boxes)
             self._boxes[number, i, :count] = np.array(objects.boxes).reshape(-1, 4)
             self._counts[number, i] = count
@@ -146,6 +150,8 @@ class _Found:
                 self._filled[number, i, :count] = objects.filled
             self.degenerate[number, i], self.complete[number, i] = objects.degenerate, objects.complete
             self.cosines[number, i] = objects.cosine
+
+        self.files.fill("MaskCut", len(groups), work, take)
 
     def boxes(self, number: int, i: int) -> NDArray[np.int64]:
         """Return the boxes (k, 4) of image ``i`` at a block."""
@@ -195,8 +201,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     truth = [dataset.boxes(i) for i in where]
     masks = [[outline(mask) for mask in outlined.masks(i)] for i in where] if config.masks and outlined else None
     out.mkdir(parents=True, exist_ok=True)
-    predicted = _Found(store, config, out, given.backbone)
-    take_out_positions(predicted.positions, store, given.backbone, out)
+    predicted = _Found(store, config, out, given.backbone, given.parts)
+    take_out_positions(predicted.positions, store, given.backbone, out, given.parts)
     predicted.cut_all(config, choose_device(given.device), given.workers)
     boxes = [[predicted.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
     by_image = {

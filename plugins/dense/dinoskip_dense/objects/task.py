@@ -32,7 +32,7 @@ def check(section: ObjectsSection, data: Mapping[str, Any]) -> Iterator[tuple[st
 def features(section: ObjectsSection) -> tuple[FeatureRequest, ...]:
     """Square images of the split, resized to ``size``."""
     square = {"mode": "square", "size": section.size, "resample": "lanczos"}
-    return (FeatureRequest("store", section.split, square, in_windows=True),)
+    return (FeatureRequest("store", section.split, square, in_windows=True, streamed=section.positions == "keep"),)
 
 
 TASK = EvaluationTask(

@@ -16,6 +16,7 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.io.images import read_image
+from dinoskip.io.parts import Parts
 from dinoskip.models import Backbone
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import SHOWN, EvalResult
@@ -46,18 +47,20 @@ class _Cuts:
     An image of fewer than 3 tokens is all object, one without a cut has none.
     """
 
-    def __init__(self, features: FeatureSet, config: SaliencyConfig, out: Path, network: Backbone | None) -> None:
+    def __init__(
+        self, features: FeatureSet, config: SaliencyConfig, out: Path, network: Backbone | None, parts: Parts
+    ) -> None:
         assert features.offsets is not None
         self.features, self.offsets = features, features.offsets
-        self.files = files = ResumedArrays(features, [dump(config)], out)
+        self.files = files = ResumedArrays(features, [dump(config)], out, parts)
         shape = (len(features.blocks), len(features))
         self.degenerate, self.complete, self.ties = (
-            files.array(name, np.bool_, shape) for name in ("degenerate", "complete", "ties")
+            files.array(name, np.bool_, shape, 1) for name in ("degenerate", "complete", "ties")
         )
-        self.cosines = files.array("cosines", np.float64, shape)
+        self.cosines = files.array("cosines", np.float64, shape, 1)
         self.positions = open_removal(features, config.positions, network, files.array)
         total = (int(self.offsets[-1]),)
-        self.masks = [files.kept(f"masks_block{block}", np.bool_, total) for block in features.blocks]
+        self.masks = [files.kept(f"masks_block{block}", np.bool_, total, "tokens") for block in features.blocks]
         if files.new:
             self.cosines[:] = np.nan
             for mask in self.masks:
@@ -73,12 +76,15 @@ class _Cuts:
             for item, cuts in cut_store(part, groups, rule, device, workers):
                 yield item.image, (groups.index((item.blocks[0],)), cuts)
 
-        for i, (number, cuts) in self.files.each("saliency", len(groups), work):
+        def take(i: int, found: tuple[int, ImageCuts]) -> None:
+            number, cuts = found
             cut = cuts.cuts[0]
             self.masks[number][slice(*self.offsets[i : i + 2])] = cut.component.ravel()
             self.degenerate[number, i], self.complete[number, i] = cut.degenerate, cut.complete
             self.ties[number, i] = cut.ambiguous
             self.cosines[number, i] = cuts.cosine
+
+        self.files.fill("saliency", len(groups), work, take)
 
     def of(self, i: int) -> NDArray[np.bool_]:
         """Return the masks (L, h, w) of image ``i`` at all blocks."""
@@ -150,8 +156,8 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         )
     where = places(store, dataset)
     out.mkdir(parents=True, exist_ok=True)
-    cuts = _Cuts(store, config, out, given.backbone)
-    take_out_positions(cuts.positions, store, given.backbone, out)
+    cuts = _Cuts(store, config, out, given.backbone, given.parts)
+    take_out_positions(cuts.positions, store, given.backbone, out, given.parts)
     cuts.cut_all(config, choose_device(given.device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     pixels = cut_pixels(dataset, where, store, config.tau, config.eps, workers) if config.pixels else {}

@@ -21,7 +21,8 @@ class SaliencySection(SaliencyConfig):
 
 def features(section: SaliencySection) -> tuple[FeatureRequest, ...]:
     """Images whose sides are rounded to whole patches."""
-    return (FeatureRequest("store", section.split, {"mode": "rounded", "resample": "lanczos"}, in_windows=True),)
+    rounded, once = {"mode": "rounded", "resample": "lanczos"}, section.positions == "keep"
+    return (FeatureRequest("store", section.split, rounded, in_windows=True, streamed=once),)
 
 
 TASK = EvaluationTask(

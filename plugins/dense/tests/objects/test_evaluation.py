@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 
 import dinoskip_dense.objects.evaluation
+import eval.resumed
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import read_rows
 from dinoskip.results.statistics import score
@@ -22,7 +24,7 @@ from dinoskip_dense.objects.evaluation import object_boxes, to_pixels
 from eval.compare import compare
 from eval.object_scores import match_boxes, match_masks, outline
 from tests.helpers.folders import contents
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = evaluation_of("objects")
@@ -62,6 +64,20 @@ def store_of(dataset: Photographs, out: Path, transform: Transform) -> FeatureSt
 def store(dataset: Photographs, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     square = Transform(size=64, resample="lanczos")
     return store_of(dataset, tmp_path_factory.mktemp("stores") / "square", square)
+
+
+@pytest.mark.parametrize("positions", ["keep", "rasa"])
+def test_parts_of_several_processes_are_the_files_of_one(
+    dataset: Photographs, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positions: str
+) -> None:
+    monkeypatch.setattr(eval.resumed, "IMAGES", 1)
+    config = ObjectsConfig.model_validate({"size": 64, "positions": positions})
+
+    def found(out: Path, parts: Parts) -> object:
+        return evaluate(store, dataset, out, config, {}, device="cpu", parts=parts)
+
+    found(tmp_path / "alone", ALONE)
+    assert contents(in_parts(found, tmp_path)) == contents(tmp_path / "alone")
 
 
 def test_windows_give_the_files_of_a_store_after_a_stop_too(

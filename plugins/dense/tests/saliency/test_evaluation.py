@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import eval.resumed
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.io.images import read_image
+from dinoskip.io.parts import ALONE, Parts
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult, read_rows
 from dinoskip.results.statistics import score
@@ -21,7 +23,7 @@ from eval.compare import compare
 from eval.tokencut import TokenCut, tokencut
 from plugins.dense.tests.saliency.test_scores import f_by_hand
 from tests.helpers.folders import contents
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = evaluation_of("saliency")
@@ -42,6 +44,19 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SegmentationDataset:
         Image.fromarray(truth).save(root / f"{name}_mask.png")
     paths, masks = (tuple(root / f"{name}{end}.png" for name in ids) for end in ("", "_mask"))
     return SegmentationDataset("toy", "test", ids, paths, masks, class_names=("background", "object"))
+
+
+def test_parts_of_several_processes_are_the_files_of_one(
+    dataset: SegmentationDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eval.resumed, "IMAGES", 1)
+    store = store_of(dataset, tmp_path / "store", Transform(mode="rounded"))
+
+    def found(out: Path, parts: Parts) -> object:
+        return evaluate(store, dataset, out, SaliencyConfig(), {}, device="cpu", parts=parts)
+
+    found(tmp_path / "alone", ALONE)
+    assert contents(in_parts(found, tmp_path)) == contents(tmp_path / "alone")
 
 
 def store_of(dataset: SegmentationDataset, out: Path, transform: Transform) -> FeatureStore:

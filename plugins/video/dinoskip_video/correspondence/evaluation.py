@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import write_json
+from dinoskip.io.parts import Parts
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.console import Progress
@@ -30,6 +31,7 @@ from eval.rows import log_best, mean_record, mean_rows, row_like
 
 SAME_PLACE = "same place"
 Hits = NDArray[np.bool_]
+F64 = NDArray[np.float64]
 
 
 class Pck(NamedTuple):
@@ -66,7 +68,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
         raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
     given.out.mkdir(parents=True, exist_ok=True)
     places = places_of(given)
-    matched = _matched(FeatureWindow(given.backbone, dataset, places, config, given.workers), given.out)
+    matched = _matched(FeatureWindow(given.backbone, dataset, places, config, given.workers), given.out, given.parts)
     row = row_like(
         given, "correspondence", n=len(dataset.pairs), protocol=config.protocol, resolution=config.resolution,
         classes=len(dataset.class_names),
@@ -81,39 +83,64 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     return write_recorded_rows(given.out, [pair.id for pair in dataset.pairs], recorded)
 
 
-def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
-    """Points found by every place in every pair, in the set's order; pictures of the first pairs and facet."""
+def _matched(window: FeatureWindow, out: Path, parts: Parts) -> dict[str, list[Matched]]:
+    """Points found by every place in every pair, in the set's order; pictures of the first pairs and facet.
+
+    Groups of pairs that share no image are parts of the work.
+    """
+    dataset, groups = window.dataset, groups_of_pairs(window.dataset)
+    matched: dict[str, dict[int, Matched]] = {label: {} for label in window.places}
+    used = {image for pair in dataset.pairs for image in (pair.source, pair.target)}
+    with Progress("correspondence", len(used) + len(dataset.pairs), "images and pairs") as progress:
+
+        def match(number: int, folder: Path) -> dict[str, F64]:
+            found: dict[str, F64] = {}
+            for label, of_label in _match_group(window, groups[number], folder, progress).items():
+                found[f"found {label}"] = np.concatenate([one.found for one in of_label])
+                found[f"wanted {label}"] = np.concatenate([one.wanted for one in of_label])
+                found[f"extents {label}"] = np.array([one.extent for one in of_label])
+            return found
+
+        for numbers, found in zip(groups, parts.each("groups", len(groups), match, out), strict=True):
+            ends = np.cumsum([len(dataset.pairs[number].source_points) for number in numbers])[:-1]
+            for label in matched:
+                points = (np.split(found[f"{what} {label}"], ends) for what in ("found", "wanted"))
+                every = zip(numbers, *points, found[f"extents {label}"].tolist(), strict=True)
+                matched[label] |= {number: Matched(*of_pair) for number, *of_pair in every}
+    return {label: [by_pair[number] for number in range(len(dataset.pairs))] for label, by_pair in matched.items()}
+
+
+def _match_group(
+    window: FeatureWindow, numbers: Sequence[int], out: Path, progress: Progress
+) -> dict[str, list[Matched]]:
+    """Points found by every place in the pairs of a group, in its order."""
     wanted = window.places
     first = next(iter(wanted.values())).facet
     dataset, config, device = window.dataset, window.config, window.backbone.device
-    matched: dict[str, dict[int, Matched]] = {label: {} for label in wanted}
     matcher = Matcher(config, window.grid, window.backbone.patch_size)
-    used = {image for pair in dataset.pairs for image in (pair.source, pair.target)}
-    with Progress("correspondence", len(used) + len(dataset.pairs), "images and pairs") as progress:
-        for numbers in groups_of_pairs(dataset):
-            pairs = [dataset.pairs[number] for number in numbers]
-            images = sorted({image for pair in pairs for image in (pair.source, pair.target)})
-            places = {image: Placement.of(dataset.size(image), config) for image in images}
-            with window.of(images, out, progress) as tokens:
-                target, prepared = -1, {}
-                for number, pair in zip(numbers, pairs, strict=True):
-                    if pair.target != target:
-                        target = pair.target
-                        features = {label: _joined(tokens(target), way, device) for label, way in wanted.items()}
-                        prepared = {label: matcher.prepared(read, places[target]) for label, read in features.items()}
-                    source = tokens(pair.source)
-                    for label, way in wanted.items():
-                        read = _joined(source, way, device), pair.source_points, places[pair.source]
-                        matched[label][number] = matcher.match(
-                            matcher.descriptors(*read), prepared[label], pair.target_points, pair.extent, places[target]
-                        )
-                    if number < config.pictures:
-                        own_points = {
-                            label: matched[label][number] for label, way in wanted.items() if way.facet == first
-                        }
-                        draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
-                    progress.advance()
-    return {label: [by_pair[number] for number in range(len(dataset.pairs))] for label, by_pair in matched.items()}
+    matched: dict[str, list[Matched]] = {label: [] for label in wanted}
+    pairs = [dataset.pairs[number] for number in numbers]
+    images = sorted({image for pair in pairs for image in (pair.source, pair.target)})
+    places = {image: Placement.of(dataset.size(image), config) for image in images}
+    with window.of(images, out, progress) as tokens:
+        target, prepared = -1, {}
+        for number, pair in zip(numbers, pairs, strict=True):
+            if pair.target != target:
+                target = pair.target
+                features = {label: _joined(tokens(target), way, device) for label, way in wanted.items()}
+                prepared = {label: matcher.prepared(read, places[target]) for label, read in features.items()}
+            source = tokens(pair.source)
+            for label, way in wanted.items():
+                read = _joined(source, way, device), pair.source_points, places[pair.source]
+                descriptors = matcher.descriptors(*read)
+                matched[label].append(
+                    matcher.match(descriptors, prepared[label], pair.target_points, pair.extent, places[target])
+                )
+            if number < config.pictures:
+                own_points = {label: matched[label][-1] for label, way in wanted.items() if way.facet == first}
+                draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
+            progress.advance()
+    return matched
 
 
 def _joined(tokens: Mapping[Layer, NDArray[np.float32]], place: Place, device: torch.device) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,12 +69,18 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     passes = FramePasses(given.backbone, places, config, given.workers)
     scores: dict[str, list[_VideoScores]] = {label: [] for label in (*places, FIRST_MASK)}
     with Progress("video", len(dataset), "frames") as progress:
-        for number, sequence in enumerate(dataset.sequences):
+
+        def follow(number: int, folder: Path) -> dict[str, NDArray[np.float64]]:
+            sequence = dataset.sequences[number]
             strip = Strip(sequence) if number < config.pictures else None
-            for label, of_label in _follow(passes, sequence, strip, progress).items():
-                scores[label].append(of_label)
+            followed = _follow(passes, sequence, strip, progress)
             if strip is not None:
-                strip.write(given.out / "strips" / f"{number:04d}")
+                strip.write(folder / "strips" / f"{number:04d}")
+            return {label: np.stack([of_label.j, of_label.f]) for label, of_label in followed.items()}
+
+        for of_video in given.parts.each("videos", len(dataset.sequences), follow, given.out):
+            for label in scores:
+                scores[label].append(_VideoScores(*of_video[label]))
     row = row_like(given, "video", n=len(dataset.sequences), protocol=config.label, resolution=config.resolution)
     recorded = []
     for label, place in places.items():

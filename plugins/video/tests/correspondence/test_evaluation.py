@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.parts import Parts
 from dinoskip.models import Backbone
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult
@@ -21,7 +22,8 @@ from dinoskip_video.correspondence import CorrespondenceConfig, Matcher, Placeme
 from dinoskip_video.correspondence.windows import groups_of_pairs, load_square
 from dinoskip_video.keypoints import KeypointDataset
 from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = partial(evaluation_of("correspondence"), facets=["key"], norms=["none"])
@@ -48,6 +50,17 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> KeypointDataset:
 def done(backbone: Backbone, pairs: KeypointDataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
     out = tmp_path_factory.mktemp("out")
     return out, evaluate(backbone, pairs, "all", out, CONFIG, {"model": "tiny"}, multiscale=[1, 2])
+
+
+def test_groups_of_several_processes_are_the_files_of_one(
+    done: tuple[Path, list], backbone: Backbone, pairs: KeypointDataset, tmp_path: Path
+) -> None:
+    assert len(groups_of_pairs(pairs)) > 1
+
+    def found(out: Path, parts: Parts) -> object:
+        return evaluate(backbone, pairs, "all", out, CONFIG, {"model": "tiny"}, multiscale=[1, 2], parts=parts)
+
+    assert contents(in_parts(found, tmp_path)) == contents(done[0])
 
 
 def by_hand(backbone: Backbone, pairs: KeypointDataset, block: int, alpha: float) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.images import read_image
+from dinoskip.io.parts import Parts
 from dinoskip.models import Backbone
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import EvalResult
@@ -34,7 +35,8 @@ from dinoskip_video.video import (
 )
 from dinoskip_video.video.frames import FramePasses
 from eval.places import Place
-from tests.helpers.tasks import evaluation_of
+from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of, in_parts
 from tests.helpers.tiny_vit import tiny_vit
 
 evaluate = partial(evaluation_of("video"), norms=["final"])
@@ -57,6 +59,16 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> SequenceDataset:
 def done(backbone: Backbone, videos: SequenceDataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
     out = tmp_path_factory.mktemp("out")
     return out, evaluate(backbone, videos, "all", out, CONFIG, {"model": "tiny"}, multiscale=[1, 2], norms=["layer"])
+
+
+def test_videos_of_several_processes_are_the_files_of_one(
+    done: tuple[Path, list], backbone: Backbone, videos: SequenceDataset, tmp_path: Path
+) -> None:
+    def found(out: Path, parts: Parts) -> object:
+        given = (backbone, videos, "all", out, CONFIG, {"model": "tiny"})
+        return evaluate(*given, multiscale=[1, 2], norms=["layer"], parts=parts)
+
+    assert contents(in_parts(found, tmp_path)) == contents(done[0])
 
 
 def by_hand(backbone: Backbone, videos: SequenceDataset, blocks: list[int]) -> tuple[float, float]:
