@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dinoskip.cli import main
 from dinoskip.io.files import read_json
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
 STUDY = """
 name: free
@@ -26,9 +30,14 @@ def test_measures_without_labels_are_of_every_network_epoch_and_block(tmp_path: 
     path.write_text(STUDY.replace("OUT", str(tmp_path / "runs")))
     assert main(["run", str(path)]) == 0
     (found,) = (tmp_path / "runs").rglob("analysis.json")
+    fresh = read_json(found)["fresh"]["skipless-adamw"]
+    assert all(row["kappa_vo"] == pytest.approx(1, abs=1e-4) for row in fresh), "of the initialisation"
     rows = read_json(found)["label_free"]
     assert len(rows) == 3
     assert all([row["block"] for row in own] == [1, 2] for own in rows.values())
     reports = [one.read_text() for one in (tmp_path / "runs").rglob("index.html")]
     assert any("Epoch that each measure without labels chooses" in one for one in reports)
     assert main(["run", str(path), "analyze.label_free.dataset=nothing"]) == 2
+    study, variants = load_study(path, ["analyze.depth=3"])
+    steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
+    assert {step.node.stage for step in steps if step.state != "cached"} == {"analyze", "report"}
