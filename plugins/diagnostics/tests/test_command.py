@@ -51,3 +51,8 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "kappa_vo" in capsys.readouterr().out
     assert main(["analyze", "--model", "vit_tni_patch16"]) == 2
     assert "did you mean vit_tiny_patch16?" in capsys.readouterr().err
+
+
+def test_a_network_without_attention_is_refused_before_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "timm:resnet18,pretrained=false", "--data", "bundled"]) == 2
+    assert "timm:resnet18,pretrained=false has no attention that is known" in capsys.readouterr().err
