@@ -1,4 +1,4 @@
-"""The smallest study that has every stage of the core: two variants of two blocks, sixteen scenes of 64 pixels, one epoch."""
+"""The smallest study with every stage of the core: two variants of two blocks, 16 scenes of 64 pixels, one epoch."""
 
 TINY = """
 name: tiny
