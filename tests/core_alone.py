@@ -1,7 +1,7 @@
 """``make test-core``: the core's tests in a tree and an environment without any plug-in.
 
-``python -m tests.core_alone [PYTEST ARGUMENTS]`` copies the sources without ``plugins/`` and without what pyproject.toml
-says of it to build/core/source, makes the environment build/core/venv, in which that copy is installed and what is
+``python -m tests.core_alone [PYTEST ARGUMENTS]`` copies the sources without ``plugins/`` and what pyproject.toml says
+of it to build/core/source, makes the environment build/core/venv, in which that copy is installed and what is
 installed here is borrowed, and runs pytest there. Nothing is downloaded. ``--site`` builds the documentation instead.
 """
 

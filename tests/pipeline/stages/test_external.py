@@ -29,7 +29,6 @@ evaluate:
   tokencut: {datasets: [photos], split: val}
   knn: {datasets: [photos], k: [1], size: 64}
   probe: {datasets: [photos], size: 64, epochs: 1, learning_rates: [1e-3]}
-analyze: {model: vit_tiny_patch16, depth: 1, photos: 1}
 gallery: {first: 1}
 """
 

@@ -32,7 +32,6 @@ evaluate:
   knn: {datasets: [scenes], k: [3], size: 32}
 gallery: {first: 2}
 report: {costs: true}
-analyze: {model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}
 """
 
 
