@@ -65,7 +65,7 @@ def test_a_recipe_of_another_objective_replaces_that_which_a_file_extends() -> N
 def test_crops_that_are_not_whole_patches_are_named_with_their_key() -> None:
     tree = {"name": "x", "data": {"scenes": {"kind": "scenes"}}, "model": {"name": "vit_mini_patch16"}}
     with pytest.raises(ConfigError, match=r"pretrain.crop_size: 40"):
-        study_of(RawConfig({**tree, "pretrain": {"objective": "mae", "dataset": "scenes", "crop_size": 40}}))
+        study_of(RawConfig({**tree, "pretrain": {"objective": "patch_contrast", "dataset": "scenes", "crop_size": 40}}))
 
 
 @pytest.mark.slow
