@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| \[(\w+)\]\(\w+\.md\) \|(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| \[(\w+)\]\(\w+\.md\) \|(.*?)\|", re.MULTILINE)
 PARTS = {
     name: frozenset(re.findall(r"`([\w.]+)`", cells))
     for name, cells in ROW.findall((ROOT / "docs/plugins/index.md").read_text(encoding="utf-8"))
