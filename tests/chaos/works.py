@@ -30,16 +30,15 @@ _PLUGINS_TASKS = """
   normals: {datasets: [rooms], epochs: 1, batch_size: 2, upsample: 1}
   video: {datasets: [videos], short_side: 48, memory: 2}
   correspondence: {datasets: [pairs], size: 48, alphas: [0.1]}"""
-_PLUGINS_STAGES = "analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}\n"
 
 
 def _config() -> str:
     """The smallest study with photographs, a sweep and online k-NN; and with plug-ins' parts where all are there."""
-    there = all(find_spec(f"dinoskip_{name}") for name in ("dense", "video", "diagnostics"))
-    data, tasks, more = (_PLUGINS_DATA, _PLUGINS_TASKS, _PLUGINS_STAGES) if there else ("", "", "")
+    there = all(find_spec(f"dinoskip_{name}") for name in ("dense", "video"))
+    data, tasks = (_PLUGINS_DATA, _PLUGINS_TASKS) if there else ("", "")
     text = TINY.replace("data:", "data:\n  photos: {kind: folder, root: DATA}" + data, 1)
     text = text.replace("knn: {datasets: [scenes]", "knn: {datasets: [scenes, photos]")
-    return text.replace("evaluate:", "evaluate:" + tasks, 1) + more + SECTIONS
+    return text.replace("evaluate:", "evaluate:" + tasks, 1) + SECTIONS
 
 
 CONFIG = _config()

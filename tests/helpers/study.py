@@ -1,5 +1,13 @@
 """The smallest study with every stage of the core: two variants of two blocks, 16 scenes of 64 pixels, one epoch."""
 
+from importlib.util import find_spec
+
+ANALYZE = (
+    "analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}\n"
+    if find_spec("dinoskip_diagnostics")
+    else ""
+)
+"""Every study has the stage of this plug-in where it is installed: here at its smallest."""
 TINY = """
 name: tiny
 data:
@@ -25,6 +33,7 @@ evaluate:
   retrieve: {datasets: [scenes], size: 48, memory: 50, k: 3}
 gallery: {first: 3}
 """
+TINY += ANALYZE
 
 # The same for labelled folders: DATA is to be replaced by the folder with train and val.
 SUPERVISED = """
@@ -41,3 +50,4 @@ supervise:
   augment: {size: 32}
 evaluate: {knn: {datasets: [shapes], k: [1], size: 32}}
 """
+SUPERVISED += ANALYZE

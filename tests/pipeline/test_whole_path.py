@@ -158,7 +158,7 @@ def test_gc_leaves_unfinished_work_to_its_own_flag(
     assert main(["verify", str(study)]) == 0
 
 
-AFTER_WEIGHTS = {"features", *MEASURED, "gallery", "report"}
+AFTER_WEIGHTS = {"features", *MEASURED, *({"analyze"} & STAGES.keys()), "gallery", "report"}
 
 
 @pytest.mark.parametrize(

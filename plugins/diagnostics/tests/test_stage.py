@@ -16,6 +16,7 @@ name: free
 output: OUT
 data: {scenes: {kind: scenes, images: 24, size: 64, val_fraction: 0.3}}
 model: {name: vit_mini_patch16, depth: 2, img_size: 48, drop_path: 0}
+variants: {model: [{skip: false, init: {name: skipless}}]}
 pretrain:
   {objective: patch_contrast, dataset: scenes, crop_size: 48, epochs: 2, keep_epochs: [1], batch_size: 8,
    warmup_epochs: 0}

@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.files import MANIFEST, load_tensors, read_json, sha256_file, verify_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from tests.helpers.study import ANALYZE
 from tests.helpers.tiny import make_images
 
 STUDY = """
@@ -37,6 +38,7 @@ pretrain:
 evaluate: {epochs: [0, 1]}
 gallery: {first: 2}
 """
+STUDY += ANALYZE
 
 
 def study(folder: Path) -> Path:
@@ -99,7 +101,7 @@ def test_another_image_runs_what_begins_with_it(done: Path, capsys: pytest.Captu
     assert {step.node.id for step in steps if step.state == "run"} == {"calibrate/other-adamw"}
     assert changed == {
         "calibrate/other-adamw", "pretrain/other-adamw", "weights/other-adamw/ep0", "weights/other-adamw/ep1",
-        "report",
+        "report", *({"analyze"} & STAGES.keys()),
     }  # fmt: skip
 
 

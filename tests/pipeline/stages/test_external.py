@@ -20,6 +20,7 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from tests.helpers.study import ANALYZE
 
 STUDY = """
 name: s
@@ -31,6 +32,7 @@ evaluate:
   probe: {datasets: [photos], size: 64, epochs: 1, learning_rates: [1e-3]}
 gallery: {first: 1}
 """
+STUDY += ANALYZE
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.config import RawConfig, dump, merge
 from dinoskip.training.objectives import OBJECTIVES
+from tests.helpers.study import ANALYZE
 from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 
 STUDY = """
@@ -33,6 +34,7 @@ evaluate:
 gallery: {first: 2}
 report: {costs: true}
 """
+STUDY += ANALYZE
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES.values(), ids=lambda kind: kind.__name__)

@@ -12,12 +12,13 @@ from dinoskip.cli import main
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results.rows import read_rows
+from tests.helpers.study import ANALYZE
 
 STUDY = """
 name: tiny
 output: OUT
 data:
-  scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}
+  scenes: {kind: scenes, images: 6, size: 64, val_fraction: 0.5}
   videos: {kind: scenes_video, videos: 2, frames: 4, size: 48}
   pairs: {kind: scenes_pairs, classes: 2, objects: 1, views: 2, size: 64}
 variants:
@@ -30,6 +31,7 @@ evaluate:
   correspondence: {datasets: [pairs], size: 48, alphas: [0.1]}
 gallery: {dataset: scenes, first: 3, size: 64}
 """
+STUDY += ANALYZE
 MEASURED = {"video": 2, "correspondence": 4}
 """Tasks, and over how many videos or pairs each row is."""
 
