@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 from PIL import Image
-from tests.visualize.gallery.conftest import make_scene
+from tests.visualize.conftest import make_scene
 
 from tests.helpers.html import Page
 from tests.visualize.gallery.test_page import pictures_named
