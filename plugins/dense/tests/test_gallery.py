@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 from PIL import Image
-from tests.visualize.conftest import make_scene
 
 from tests.helpers.html import Page
+from tests.visualize.conftest import make_scene
 from tests.visualize.gallery.test_page import pictures_named
 from visualize.gallery import build_gallery
 
