@@ -19,15 +19,13 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.variants import backbone_names
 from dinoskip.settings.config import RawConfig
 from dinoskip.settings.networks import Network, known_network
-from dinoskip.settings.tasks import TASKS, task
+from dinoskip.settings.tasks import TASKS
 from dinoskip.settings.vit_config import VitConfig
 
 VIT14 = "timm:vit_small_patch14_dinov2,pretrained=false,depth=8"
 
 
 def study(*backbones: str, **evaluate: Any) -> tuple[Any, Any]:
-    names = task("objects").section.model_fields
-    assert "size" in names
     tree = {
         "name": "s",
         "data": {"scenes": {"kind": "scenes", "images": 8, "size": 64}},

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from ruamel.yaml import YAML
@@ -60,6 +60,7 @@ def test_a_probe_by_iterations_takes_as_long_as_they_do() -> None:
     assert many.work - few.work == 200 * batch * vit_flops(VitConfig(name="vit_mini_patch8", depth=6, img_size=64), 64)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others may use the processor
 @given(st.tuples(st.integers(40, 900), st.integers(40, 900)).filter(lambda at: max(at) <= 4 * min(at)), st.data())
 def test_windows_are_counted_as_the_probe_lays_them(sides: tuple[int, int], data: st.DataObject) -> None:
     size = data.draw(st.integers(16, 700))
