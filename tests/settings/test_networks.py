@@ -87,7 +87,7 @@ def test_default_sizes_of_every_task_are_whole_patches(patch: int, caplog: pytes
     said = [one.getMessage() for one in caplog.records if "whole patches" in one.getMessage()]
     assert bool(said) == (patch == 14)
     if patch == 14:
-        assert "evaluate.retrieve.size: 504 for 512, in whole patches of 14: n0" in said
+        assert "evaluate.retrieve.size: 518 for 512, in whole patches of 14: n0" in said
 
 
 def test_a_size_that_was_chosen_is_refused_at_planning() -> None:
