@@ -1,5 +1,6 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
+# make test-core   the core's tests without any plug-in: a copy of the tree without plugins/, an environment of its own
 # make check-fast   lint, types, house rules (half a minute of processor time after the first run) and the test files that
 #             differ from main
 # make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
@@ -9,12 +10,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check-fast docs chaos lint types format clean
+.PHONY: demo test test-core check-fast docs chaos lint types format clean
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
 test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+
+test-core: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.core_alone -q -n auto --maxprocesses 4 --dist worksteal tests
 
 check-fast: lint types $(STAMP)
 	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py' 'plugins/**/test_*.py'); \

@@ -12,6 +12,8 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     """Resize uint8 (3, H, W) to (3, height, width), bicubic with antialiasing; no copy if it has that size."""
     if image.shape[1:] == (height, width):
         return image
+    # Published protocols have filters of their own (mmsegmentation: OpenCV's bilinear one, not antialiased). Here all
+    # have this one, so that tasks at one size read one export; a task may name another (`resample` of its transform).
     return torch.nn.functional.interpolate(image[None], size=(height, width), mode="bicubic", antialias=True)[0]
 
 

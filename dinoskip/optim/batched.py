@@ -59,6 +59,8 @@ class Piece:
 
 def as_matrix(shape: Shape) -> Shape:
     """A kernel as (out, all else); what has at most two dimensions larger than 1 is left as it is."""
+    # The reference gives each of a kernel's four dimensions a basis (`as_matrix: false`). A patch embedding is a linear
+    # map of a patch's pixels, and preconditioned as one.
     if sum(size > 1 for size in shape) <= 2:
         return shape
     sizes = [size for size in shape if size > 1]

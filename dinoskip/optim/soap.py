@@ -182,6 +182,8 @@ def refresh_bases(stacks: list[Stack], solve: Solve, incidents: Incidents) -> No
     float64 on the CPU; if that fails too (the factor itself holds NaN or infinity), the old basis stays. Both are
     logged and counted.
     """
+    # The reference tries float64 once where eigh fails, and then raises in the middle of a step. A run of days goes on
+    # with the basis that it has, and says so.
     solved = []
     for stack in stacks:
         for _, position in stack.factors:

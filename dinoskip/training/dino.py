@@ -70,7 +70,7 @@ class DINO(Objective):
             for parameter in self.student.head.last_layer_parameters():
                 parameter.grad = None
         gradients, norms = step.gradients()
-        if step.finite:
+        if step.finite:  # main_dino.py moves the centre before it looks at the loss; here such a step leaves no trace
             clip_each_(gradients, norms, config.clip_grad)
             step.optimizer.step()
             update_teacher(self.averaged, rates.momentum)

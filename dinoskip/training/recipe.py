@@ -91,6 +91,8 @@ class Job(Config):
         from dinoskip.init.build import build_model  # torch
         from dinoskip.models.skip_weight import let_skips_change_
 
+        # The public commands of DINO and iBOT drop paths at 0.1 in the student. What is dropped is a branch beside a
+        # skip: without the skip nothing would be left of the tokens, so a network that lacks one drops none.
         model, drop_path = self.model, self.model.drop_path_in_training
         if needs_images(model.init):
             model = model.model_copy(update={"init": TruncNormalInit(), "reparametrise": None})

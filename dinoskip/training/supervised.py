@@ -124,6 +124,7 @@ class Supervised(Objective):
         if step.finite:
             clip_together_(gradients, norms, self.config.clip_grad)
             step.optimizer.step()
+            # No average of the weights (EMA), which code of this recipe offers: the trained weights are scored.
 
 
 def clip_together_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:

@@ -92,6 +92,8 @@ def distorted(image: torch.Tensor, hue: float, rng: np.random.Generator) -> torc
     if use[2]:
         high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
         most = high / (high - low).clamp(min=1e-6)  # by which the saturation is 1
+        # HSV's saturation, as mmsegmentation has it and so DINOv2. DINOv3's transform blends with grey; `dinov3` has
+        # this one, too: one transform serves both protocols.
         x = high - (high - x) * most.clamp(max=saturation)
     if use[3]:
         x = rotate_hue(x, torch.tensor([turn], dtype=torch.float32))

@@ -132,7 +132,11 @@ def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
 
 
 def split_images(count: int, holdout: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (fitted, held-out) image numbers, a function of count, part and seed alone."""
+    """Return (fitted, held-out) image numbers, a function of count, part and seed alone.
+
+    The protocols hold nothing out: they have one rate, or do not say on which images the best of several is chosen.
+    Here the validation set is scored once, because the best of five rates on the images that are reported is too high.
+    """
     if count < 2:
         raise ConfigError(f"probe: {count} training image; at least 2 are needed to hold one out")
     order = numpy_rng(seed, "probe-holdout").permutation(count)

@@ -86,6 +86,7 @@ def training_batches(rows: NDArray[np.int64], recipe: Recipe, seed: int) -> Iter
     step = epoch = 0
     while step < steps:
         order = rows[numpy_rng(seed, "probe-order", epoch).permutation(len(rows))]
+        # mmsegmentation samples without end and has no short batch. Here every image is seen once a pass.
         for at in range(0, len(rows), recipe.batch_size):
             if step == steps:
                 return

@@ -102,6 +102,8 @@ class HeadStack:
 
     def step(self, tokens: Tokens, targets: Targets, scale: float) -> None:
         """One step of all heads on a batch: tokens (n·T, C) of every key, targets of n; learning rates × ``scale``."""
+        # The mean over labelled pixels. mmsegmentation divides by all of them, so that there a batch of which much is
+        # ignored has a smaller gradient.
         total = targets.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)  # nothing labelled: no gradient
         mean = Targets(targets.linear / total, targets.weight / total, targets.up, targets.along)
         self.step_with(tokens, lambda logits: self.by_logits(logits, mean), scale)

@@ -145,6 +145,8 @@ class CachedTargets:
 
 def nearest(size: int, pixels: int) -> NDArray[np.int64]:
     """Return which of ``size`` pixels along an axis lies nearest to each of ``pixels`` of the same picture."""
+    # By the centres of pixels, as Pillow. The protocols' code has OpenCV or torch, which take the pixel at the corner
+    # and shift labels by up to half a pixel against the image, which is resized by centres.
     return np.minimum(((np.arange(pixels) + 0.5) * size / pixels).astype(np.int64), size - 1)
 
 

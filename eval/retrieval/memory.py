@@ -70,6 +70,8 @@ def choose_patches(mixes: NDArray[np.float32], count: int, rng: np.random.Genera
     """
     has = mixes > 0
     scores = (has @ has.sum(0).astype(np.float64)) * rng.random(len(mixes))
+    # The open implementation stores patches without a labelled pixel as background, which would teach that what nobody
+    # labelled is background; here they are not stored.
     labelled = np.flatnonzero(has.any(1))
     order = np.argsort(scores[labelled], kind="stable")
     return np.sort(labelled[order[:count]])
@@ -90,6 +92,8 @@ def remember(
     with Progress("memory", len(where), "images") as progress:
         for at, i in enumerate(where):
             mixes = patch_labels(data.checked_label(i), data.grid, data.num_classes)
+            # Evenly over images, each once. The paper augments images for its larger memories; without that, a memory
+            # is a function of labels and seed, and features are exported once.
             share = size * (at + 1) // len(where) - size * at // len(where)
             chosen = choose_patches(mixes, share, numpy_rng(seed, "retrieval", ids[i]))
             images.append(np.full(len(chosen), i))

@@ -185,9 +185,12 @@ def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
         seed = int(tied[0])
         if distance[seed] < 0:
             y, distance = -y, -distance
+        # Tokens on the mean are background; the reference compares with a rounded mean, so there rounding decides.
         mask = (distance > 0).reshape(grid)
         component, box = component_of(mask, seed)
     else:
+        # The reference boxes these images, too: by the vector that the solver happens to return, which depends on the
+        # processor's BLAS. Such a box is no measurement of the network, so there is none, and the image is a miss.
         y, tied, seed, box = np.full_like(y, np.nan), np.empty(0, dtype=np.int64), -1, NO_BOX
         mask, component = (np.zeros(grid, dtype=np.bool_) for _ in range(2))
     return TokenCut(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,15 +21,27 @@ SECTIONS = """
 sweep: {lr: [1e-3, 2e-3], extend: 0}
 online: {knn: {dataset: scenes, k: [3]}}
 """
-CONFIG = TINY.replace(
-    "data:\n",
-    "data:\n  rooms: {kind: rooms, images: 4, size: 32, val_fraction: 0.5}\n  photos: {kind: folder, root: DATA}\n",
-).replace("knn: {datasets: [scenes]", "knn: {datasets: [scenes, photos]").replace(
-    "evaluate:\n",
-    "evaluate:\n"
-    "  depth: {datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}\n"
-    "  normals: {datasets: [rooms], epochs: 1, batch_size: 2, upsample: 1}\n",
-) + SECTIONS  # fmt: skip
+_PLUGINS_DATA = """
+  rooms: {kind: rooms, images: 4, size: 32, val_fraction: 0.5}
+  videos: {kind: scenes_video, videos: 2, frames: 4, size: 48}
+  pairs: {kind: scenes_pairs, classes: 2, objects: 1, views: 2, size: 64}"""
+_PLUGINS_TASKS = """
+  depth: {datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}
+  normals: {datasets: [rooms], epochs: 1, batch_size: 2, upsample: 1}
+  video: {datasets: [videos], short_side: 48, memory: 2}
+  correspondence: {datasets: [pairs], size: 48, alphas: [0.1]}"""
+
+
+def _config() -> str:
+    """The smallest study with photographs, a sweep and online k-NN; and with plug-ins' parts where all are there."""
+    there = all(find_spec(f"dinoskip_{name}") for name in ("dense", "video"))
+    data, tasks = (_PLUGINS_DATA, _PLUGINS_TASKS) if there else ("", "")
+    text = TINY.replace("data:", "data:\n  photos: {kind: folder, root: DATA}" + data, 1)
+    text = text.replace("knn: {datasets: [scenes]", "knn: {datasets: [scenes, photos]")
+    return text.replace("evaluate:", "evaluate:" + tasks, 1) + SECTIONS
+
+
+CONFIG = _config()
 _NETWORK = ("timm:vit_tiny_patch16_224,pretrained=false,img_size=64", "--out", "{out}")
 _TRAINING = (
     "pretrain", "--data", "{data}/train", "--out", "{out}", "model.name=vit_tiny_patch16", "model.depth=2",

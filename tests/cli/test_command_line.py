@@ -92,7 +92,6 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         "report",
     } <= names
     assert {
-        "analyze",
         "data check",
         "data prepare",
         "data pack",

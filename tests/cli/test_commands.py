@@ -206,12 +206,12 @@ def test_convert_a_dino_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = [
         "eval",
-        "correspondence",
+        "tokencut",
         "timm:vit_tiny_patch16_224,pretrained=false",
         "--out",
         str(tmp_path / "o"),
     ]
-    assert main([*command, "--kind", "scenes_pairs", "--data", str(tmp_path)]) == 2
-    assert "kind scenes_pairs is synthetic" in capsys.readouterr().err
+    assert main([*command, "--kind", "scenes", "--data", str(tmp_path)]) == 2
+    assert "kind scenes is synthetic" in capsys.readouterr().err
     assert main(command) == 2
     assert "--data: is needed" in capsys.readouterr().err

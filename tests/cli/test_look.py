@@ -11,8 +11,6 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
-from dinoskip.data.sets import KINDS
-from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.settings.config import RawConfig
@@ -44,25 +42,6 @@ def test_labels_are_seen_in_the_folder(scenes: Path, tmp_path: Path) -> None:
     assert labels_of(plain).data == {"kind": "images", "root": str(plain)}
     halved = _photographs(tmp_path / "h", "train/1.png", "val/2.png")  # looks like classes, and has none
     assert labels_of(halved).data["kind"] == "images"
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes", "found"),
-    [
-        ("rooms", {"images": 6, "size": 64}, {"depth": ("train", "test")}),
-        ("scenes_video", {"videos": 2, "frames": 3, "size": 64}, {"video": ("val",)}),
-        ("scenes_pairs", {"classes": 1, "objects": 2, "views": 2, "size": 64}, {"correspondence": ("test",)}),
-    ],
-)
-def test_every_kind_of_label_is_seen_and_measured(
-    kind: str, sizes: dict[str, int], found: dict[str, tuple[str, ...]], tmp_path: Path
-) -> None:
-    composed = KINDS[kind](**sizes)
-    assert isinstance(composed, Synthetic)
-    labels = labels_of(composed.generate(tmp_path / "data"))
-    assert labels.found == found
-    study, variants = study_of(RawConfig(study_tree([VIT], labels, tmp_path / "out")))
-    assert set(found) <= {node.stage for node in build_nodes(study, variants)}
 
 
 def test_boxes_alone_are_shown_on_their_images(scenes: Path, tmp_path: Path) -> None:

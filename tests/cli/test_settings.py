@@ -25,7 +25,7 @@ def test_ranges_are_those_of_the_types() -> None:
     assert ranges["pretrain.log_every", ""] == "≥ 1"
     assert ranges["pretrain.parallel", ""] == "ddp | fsdp"
     assert ranges["model.init.mlp", "skipless"] == "suo | orthogonal | default"
-    assert ranges["pretrain.augment.flip", "dino"] == "≥ 0, ≤ 1"
+    assert ranges["pretrain.teacher_temp", "dino"] == "> 0"
     assert next(row for row in EVERY if row.key == "data.NAME.year") == (
         "data.NAME.year", "voc", "2012", "2007 | 2012", "of the challenge"
     )  # fmt: skip

@@ -13,7 +13,7 @@ from dinoskip.cli.start import CONFIGS, PURPOSES
 from dinoskip.data import ScenesConfig
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
-from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results.rows import read_rows
 from tests.helpers.labelled import make_classes
 
@@ -86,8 +86,8 @@ FOLDERS: dict[str, tuple[Callable[[Path], Path], str, set[str]]] = {
 }
 FEW = [
     "model.depth=2", "pretrain.epochs=1", "pretrain.warmup_epochs=0", "evaluate.epochs=[0,1]", "gallery.epochs=[0,1]",
-    "gallery.first=2", "gallery.size=64", "analyze.model=vit_tiny_patch16", "analyze.depth=1", "analyze.img_size=64",
-    "analyze.photos=1",
+    "gallery.first=2", "gallery.size=64",
+    *(["analyze={model: vit_tiny_patch16, depth: 1, img_size: 64, photos: 1}"] if "analyze" in STAGES else []),
 ]  # fmt: skip
 
 

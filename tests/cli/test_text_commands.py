@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dinoskip.plugins import found
+
 HEAVY = ("torch", "timm", "torchvision", "transformers", "scipy", "sklearn", "matplotlib", "faiss")
 QUICK = str(Path(__file__).parents[2] / "dinoskip" / "configs" / "quick.yaml")
 HELP = (
     ["--help"], ["run", "--help"], ["pretrain", "--help"],
     ["eval", "--help"], ["eval", "probe", "--help"], ["gallery", "--help"],
-    ["features", "export", "--help"], ["analyze", "--help"], ["submit", "--help"], ["paper", "--help"],
+    ["features", "export", "--help"], ["submit", "--help"],
+    *([name, "--help"] for group, name in found() if group == "commands"),
 )  # fmt: skip
 COMMANDS = (
     ["settings"], ["settings", "probe"], ["plan", QUICK], ["plan", QUICK, "--assume-data"], ["status", QUICK],

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dinoskip_papers.records import RECORDS
 from tests.conformance.fidelity import PAPERS
+from visualize.report import papers
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "fidelity.md"
@@ -171,7 +171,7 @@ def page(lines: list[dict[str, Any]]) -> str:
 def not_made() -> str:
     """The items of every paper's record: what makes them, what does not, and why."""
     parts = [NOT_MADE]
-    for record in RECORDS.values():
+    for record in papers.PAPERS.values():
         made = [item for item in record.items if item.made_by]
         parts.append(f"\n### {record.title}\n")
         parts += ["| item | made by | differs in |", "|---|---|---|"]

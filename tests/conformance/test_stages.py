@@ -16,18 +16,35 @@ SMALLER = (
     "variants.model=[{skip: false, init: {name: calibrated, count: 4}}]",
     "pretrain.batch_size=2",
     "evaluate.multiscale=null",
-    "analyze.depth=2",
     "gallery.first=2",
-    "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}",
-    "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
-    "evaluate.normals={datasets: [rooms], epochs: 1, batch_size: 2}",
     "evaluate.probe.pixels=true",
-    "evaluate.saliency={datasets: [scenes], split: val}",
-    "evaluate.objects={datasets: [scenes], split: val, size: 32}",
-    "evaluate.cluster={datasets: [scenes], size: 32, seeds: 1}",
-    "evaluate.detection={datasets: [scenes], short_side: 64, long_side: 64, epochs: 1, channels: 8}",
-    "evaluate.linear={datasets: [scenes], size: 32, epochs: 1, batch_size: 4, last: [1], learning_rates: [1.0]}",
 )
+ROOMS = "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}"
+PLUGINS: dict[str, tuple[str, ...]] = {
+    "analyze": ("analyze={model: vit_tiny_patch16, depth: 2, img_size: 64, photos: 1}",),
+    "depth": (
+        ROOMS,
+        "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
+    ),
+    "normals": (ROOMS, "evaluate.normals={datasets: [rooms], epochs: 1, batch_size: 2}"),
+    "saliency": ("evaluate.saliency={datasets: [scenes], split: val}",),
+    "objects": ("evaluate.objects={datasets: [scenes], split: val, size: 32}",),
+    "cluster": ("evaluate.cluster={datasets: [scenes], size: 32, seeds: 1}",),
+    "detection": ("evaluate.detection={datasets: [scenes], short_side: 64, long_side: 64, epochs: 1, channels: 8}",),
+    "linear": (
+        "evaluate.linear={datasets: [scenes], size: 32, epochs: 1, batch_size: 4, last: [1], learning_rates: [1.0]}",
+    ),
+    "video": (
+        "data.videos={kind: scenes_video, videos: 2, frames: 4, size: 48}",
+        "evaluate.video={datasets: [videos], short_side: 48, memory: 2}",
+    ),
+    "correspondence": (
+        "data.pairs={kind: scenes_pairs, classes: 2, objects: 1, views: 2, size: 64}",
+        "evaluate.correspondence={datasets: [pairs], size: 48, alphas: [0.1]}",
+    ),
+}
+"""Settings with which a plug-in's stage runs, where it is installed."""
+INSTALLED = [setting for stage, settings in PLUGINS.items() if stage in STAGES for setting in settings]
 
 
 SWEEP = """
@@ -41,7 +58,7 @@ def hashes(folder: Path) -> dict[str, str]:
     config = folder / "tiny.yaml"
     folder.mkdir()
     config.write_text(TINY + SWEEP)
-    assert main(["run", str(config), f"output={folder}", *SMALLER, "-q"]) == 0
+    assert main(["run", str(config), f"output={folder}", *SMALLER, *INSTALLED, "-q"]) == 0
     labelled, root = folder / "labelled.yaml", folder / "shapes"
     make_classes(root / "train", 2)
     make_classes(root / "val", 1, seed=1)

@@ -14,11 +14,6 @@ from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.multicrop import WorkerCrops
 from dinoskip.data.view_targets import WithTargets
 from dinoskip.training.objectives import OBJECTIVES
-from dinoskip_dense.depth import augment as depth
-from dinoskip_dense.depth.config import DepthConfig
-from dinoskip_dense.geometry import LabelledNormals
-from dinoskip_dense.normals import augment as normals
-from dinoskip_dense.normals.config import NormalsConfig
 from eval.probe import crops as probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
 from tests.helpers.tiny import REQUIRED
@@ -70,31 +65,11 @@ def of_probe(recipe: ProbeConfig) -> Callable[[np.ndarray], None]:
     return check
 
 
-def depths(indices: np.ndarray) -> None:
-    recipe = DepthConfig(crop=(SIZE, SIZE))
-    for index in indices.tolist():
-        rng, image = np.random.default_rng(index), picture(index)
-        crop, metres = depth.augmented(image, rng.random(image.shape[:2]).astype(np.float32), recipe, rng)
-        assert crop.shape == (*metres.shape, 3) == (SIZE, SIZE, 3)
-
-
-def surfaces(indices: np.ndarray) -> None:
-    recipe = NormalsConfig()
-    for index in indices.tolist():
-        rng, image = np.random.default_rng(index), picture(index)
-        own = LabelledNormals(image, rng.normal(size=image.shape).astype(np.float32), rng.random(image.shape[:2]) < 0.9)
-        crop, _, _ = normals.augmented(own, recipe, rng)
-        assert crop.dtype == torch.uint8
-        assert crop.shape[1] == crop.shape[2]
-
-
 LABELS = np.zeros(1 << 15, dtype=np.int64)
 AUGMENTATIONS: dict[str, Callable[[np.ndarray], None]] = {
     **{name: of_pretraining(name) for name in OBJECTIVES},
     "supervise": of_training(ClassTransform(ClassAugmentConfig(size=SIZE), LABELS, 3, 0)),
     **{f"probe {name}": of_probe(ProbeConfig(protocol=name)) for name in PROTOCOLS},
-    "depth": depths,
-    "normals": surfaces,
 }
 
 

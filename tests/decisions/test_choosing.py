@@ -24,16 +24,19 @@ from dinoskip.decisions.cross_fitting import LEAST_TO_CHOOSE, cross_fitted_best
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult, combined
 from dinoskip.results.statistics import score
+from tests.helpers.an_error import METRIC, distance_is_a_task
+
+__all__ = ["distance_is_a_task"]
 
 COUNT = 40
 IDS = tuple(f"image {number:02}" for number in range(COUNT))
 CORLOC = EvalResult("CorLoc", 0.0, "tokencut", "", "voc", "val", COUNT, model="net", epoch=3)
-RMSE = EvalResult("RMSE", 0.0, "depth", "", "nyu", "test", COUNT, model="net", epoch=3)
+ERROR = EvalResult(METRIC, 0.0, "distance", "", "nyu", "test", COUNT, model="net", epoch=3)
 
 
 def of_block(like: EvalResult, block: int, fits: Sequence[np.ndarray], ids: tuple[str, ...] = IDS, **more: object):
     """A row of a block, and its records, one a fit."""
-    unit = 1 if like is RMSE else 100
+    unit = 1 if like is ERROR else 100
     row = replace(like, block=str(block), value=unit * float(np.mean([score(fit) for fit in fits])), **more)
     return row, [ImageRecords(ids, fit) for fit in fits]
 
@@ -160,7 +163,7 @@ def test_the_jackknife_of_a_choice_repeats_it_without_each_image() -> None:
 def test_of_errors_the_lowest_block_is_the_best(how: str) -> None:
     rng = np.random.default_rng(2)
     every = dict(
-        of_block(RMSE, block, [(level + 0.01 * rng.standard_normal(COUNT)) / 100])
+        of_block(ERROR, block, [(level + 0.01 * rng.standard_normal(COUNT)) / 100])
         for block, level in enumerate((0.9, 0.5, 0.7), 1)
     )
     every = {replace(row, value=100 * row.value): records for row, records in every.items()}

@@ -32,6 +32,9 @@ from dinoskip.results.estimates import Difference, difference, least_gap
 from dinoskip.results.records import ImageRecords
 from dinoskip.results.rows import CROSS_FITTED, FIXED, HELD_OUT, SHOWN, EvalResult
 from dinoskip.results.statistics import holm
+from tests.helpers.an_error import METRIC, distance_is_a_task
+
+__all__ = ["distance_is_a_task"]
 
 COUNT = 60
 IDS = tuple(str(number) for number in range(COUNT))
@@ -43,7 +46,7 @@ def scored(level: float, seed: int, *, row: EvalResult = ROW, noise: float = 0.0
     """A score of images that share what is hard about them; of errors the levels are in their unit."""
     shared = 0.05 * np.random.default_rng(99).standard_normal(COUNT)
     own = level + shared + noise * np.random.default_rng(seed).standard_normal(COUNT)
-    values = own / 100 if row.metric == "RMSE" else own
+    values = own / 100 if row.metric == METRIC else own
     row = replace(row, value=100 * float(values.mean()))
     return Score(row, row.value, ("1",), outcomes=(ImageRecords(IDS, values),), **more)
 
@@ -88,24 +91,24 @@ def test_of_one_training_each_the_luck_of_training_may_explain_what_images_tell_
     assert (found.word, found.why) == (UNDECIDED, WITHIN_LUCK)
 
 
-RMSE = EvalResult("RMSE", 0.0, "depth", "1", "nyu", "test", COUNT, model="net", epoch=3)
+ERROR = EvalResult(METRIC, 0.0, "distance", "1", "nyu", "test", COUNT, model="net", epoch=3)
 
 
 def test_of_errors_the_lower_network_is_better() -> None:
-    low, high = network("a", *LOW, row=RMSE), network("bb", *HIGH, row=RMSE)
+    low, high = network("a", *LOW, row=ERROR), network("bb", *HIGH, row=ERROR)
     pair = pair_of(low, high)
     assert (pair.lowest, pair.direction, pair.leader) == (True, 1, low)
     assert pair.judgement.difference.value == pytest.approx(np.mean(LOW) / 100 - np.mean(HIGH) / 100, abs=1e-3)
     assert verdict(low, high).word == BETTER
     assert verdict(high, low).word == WORSE
-    once = verdict(network("a", 0.3, row=RMSE), network("bb", 0.7, row=RMSE))
+    once = verdict(network("a", 0.3, row=ERROR), network("bb", 0.7, row=ERROR))
     assert (once.sign, once.word) == (1, LOWER), "the word is of the numbers"
 
 
 @pytest.mark.parametrize(("start", "word"), [(0.6, BETTER), (0.3, UNDECIDED), (0.1, UNDECIDED)])
 def test_of_errors_a_gain_is_a_fall(start: float, word: str) -> None:
-    low = network("a", *LOW, starts=(start,) * 3, row=RMSE)
-    found = verdict(low, network("bb", *HIGH, row=RMSE))
+    low = network("a", *LOW, starts=(start,) * 3, row=ERROR)
+    found = verdict(low, network("bb", *HIGH, row=ERROR))
     assert found.word == word
     assert (low.gain.value > 0) is (start > 0.305)
 
@@ -281,7 +284,7 @@ def test_a_network_must_be_above_all_that_has_not_learnt() -> None:
     assert math.isnan(chance_of_nothing(side, [apart(2, 0.01), apart(1, math.nan)]))
     shown = replace(side, now=tuple(replace(score, selected=SHOWN) for score in side.now))
     assert math.isnan(chance_of_nothing(shown, [apart(2, 0.01)]))
-    errors = network("a", *LOW, row=RMSE)
+    errors = network("a", *LOW, row=ERROR)
     assert chance_of_nothing(errors, [apart(-2, 0.01)]) == pytest.approx(0.005), "errors are to be lower"
 
 

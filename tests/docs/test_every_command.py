@@ -11,6 +11,7 @@ import pytest
 
 from dinoskip.cli import main
 from tests.docs import test_python_examples
+from tests.helpers.absent_parts import is_there
 from tests.helpers.documented import PAGES, ROOT, Command, commands, make_place, smaller, snippets
 
 SUITE = "runs tests or the demo for minutes to hours, in an environment that it makes"
@@ -75,7 +76,7 @@ def test_every_command_is_run_or_has_a_reason() -> None:
     } == set()
     assert not set(NOT_RUN) - {command.text for command in commands()}, "no page has these any more"
     for where in RUN_ELSEWHERE.values():
-        assert (ROOT / where).is_file()
+        assert is_there(where)
 
 
 def test_every_example_is_run_or_has_a_reason() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.io.texts import decoded_text
+from tests.helpers.absent_parts import is_there
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT.parent / "shared" / "items.tsv"
@@ -20,7 +21,7 @@ def test_every_item_has_a_state_and_a_place_that_is_there() -> None:
     for item in ITEMS:
         assert item["state"] in STATES, item
         assert item["what"], item
-        assert (ROOT / item["where"]).exists(), item
+        assert is_there(item["where"]), item
 
 
 def test_what_is_partial_or_not_made_says_why() -> None:

@@ -1,12 +1,10 @@
 """Python in README.md and on some pages runs as it stands there, with small stand-ins for what a reader would have."""
 
 import json
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -14,10 +12,8 @@ import torch
 import dinoskip.models
 from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
-from dinoskip.data.sets import open_labels
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip_dense.labels import NORMALS
-from dinoskip_dense.sets.nyu import NyuNormalsConfig
+from tests.helpers.absent_parts import is_there
 from tests.helpers.tiny import make_images
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +32,6 @@ STAND_INS = {
         '"skipless_vit_small_patch16_224", num_classes=0': '"vit_tiny_patch16_224", num_classes=0, depth=1'
     },
     "docs/gallery.md": {},
-    "docs/heads.md": {},
     "docs/initialisations.md": {},
     "docs/optimizers.md": {},
     "docs/tokencut.md": {},
@@ -46,6 +41,7 @@ ELSEWHERE = {
     "docs/change_a_loss.md": "tests/docs/test_change_a_loss.py",
     "docs/cluster.md": "tests/pipeline/test_other_engines.py",
     "docs/extending.md": "tests/house/test_extending.py",
+    "docs/heads.md": "plugins/dense/tests/test_examples.py",
     "docs/features.md": "tests/features/test_export.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
 }
@@ -73,7 +69,7 @@ def test_every_page_with_examples_is_run() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "concepts").glob("*.md")]
     names = {page.relative_to(ROOT).as_posix() for page in pages}
     assert {name for name in names if examples(name)} == {*STAND_INS, *ELSEWHERE}
-    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
+    assert all(map(is_there, ELSEWHERE.values()))
 
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +122,6 @@ def test_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([*command, "--device", "cpu"]) == 0
     run("docs/gallery.md", {})
     assert "First look" in (tmp_path / "gallery" / "index.html").read_text()
-
-
-def test_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test").mkdir()
-    rng = np.random.default_rng(0)
-    arrays = {"images": rng.integers(0, 256, (2, 3, 12, 16), np.uint8), "snorms": rng.normal(size=(2, 3, 12, 16))}
-    content = {**arrays, "depths": np.ones((2, 12, 16)), "test_indices": [1]}
-    (tmp_path / "nyuv2_snorm_all.pkl").write_bytes(pickle.dumps(content))
-    run("docs/heads.md", {})
-    opened = open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "test")
-    assert opened.ids == ("0001",)
-    np.testing.assert_array_equal(opened.read(0).image, arrays["images"][1].transpose(1, 2, 0))
 
 
 def test_initialisations_in_place() -> None:

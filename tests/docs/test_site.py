@@ -56,7 +56,7 @@ def reference_is_that_of_the_code(site: Path) -> None:
     )
     assert "<code>evaluate.probe.protocol</code>" in settings
     assert "≥ 1" in settings
-    assert "geonet/*.mat and test/*.npz" in settings
+    assert "such as _mask; null: as they are found" in settings
     assert "dinoskip features export" in commands
     assert "requeue" not in re.findall(r'<h2 id="dinoskip-([a-z]+)"', commands)
     for page, name in (

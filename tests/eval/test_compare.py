@@ -15,6 +15,9 @@ from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult, write_rows
 from eval.compare import compare
 from eval.rows import hits_row
+from tests.helpers.an_error import METRIC, distance_is_a_task
+
+__all__ = ["distance_is_a_task"]
 
 IDS = tuple(f"image{i}" for i in range(40))
 CORLOC = EvalResult("CorLoc", 0.0, "tokencut", "", "voc", "trainval", 40, "net", epoch=3, protocol="tokencut tau=0.2")
@@ -176,7 +179,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
 
 def test_errors_of_images_are_compared_in_their_unit_at_the_block_of_the_lowest(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    like = EvalResult("RMSE", 0.0, "depth", "", "nyu", "test", 40, "net")
+    like = EvalResult(METRIC, 0.0, "distance", "", "nyu", "test", 40, "net")
 
     def recorded(model: str, errors: dict[str, float]) -> list[RecordedRow]:
         each = {block: error + 0.01 * rng.standard_normal(40) for block, error in errors.items()}

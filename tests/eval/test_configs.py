@@ -7,25 +7,13 @@ from typing import Any
 import pytest
 
 from dinoskip.errors import ConfigError
-from dinoskip.features import Transform
 from dinoskip.settings.config import Config, RawConfig, validate
-from dinoskip_dense.cluster import ClusteringConfig
-from dinoskip_dense.depth import DepthConfig
-from dinoskip_dense.depth.config import PROTOCOLS
 from eval.knn.config import KnnConfig
 from eval.online.config import OnlineConfig
 from eval.retrieval.config import RetrievalConfig
 from eval.tokencut.config import TokenCutConfig
 
 REFUSED: dict[type[Config], list[tuple[dict[str, Any], str]]] = {
-    ClusteringConfig: [
-        ({"clusters": [1]}, "clusters"),
-        ({"protocol": "picie"}, "none of ours, stego, leopart"),
-        ({"pca": 8}, "pca needs scale=standard or none"),
-        ({"protocol": "stego", "scale": "unit"}, "method=cosine compares patches as they are"),
-        ({"protocol": "stego", "scored_at": 100}, "scored at the crop's size"),
-    ],
-    DepthConfig: [({"min_depth": 5.0, "max_depth": 5.0}, "min_depth 5 is not below max_depth 5")],
     KnnConfig: [
         ({"k": []}, "k"),
         ({"k": [0]}, "greater than or equal to 1"),
@@ -69,13 +57,6 @@ def test_ranges(config: type[Config], tree: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("config", "label"),
     [
-        (ClusteringConfig(clusters=30, size=224), "ours"),
-        (ClusteringConfig(protocol="leopart", pca=20), "leopart, pca 20"),
-        (DepthConfig(), "dinov2"),
-        (
-            DepthConfig(iterations=20, learning_rates=(1e-3, 1e-2), maps=1),
-            "dinov2, learning rates 0.001 0.01, iterations 20",
-        ),
         (RetrievalConfig(), "hummingbird, memory 102400, k 30, temperature 0.02"),
         (
             RetrievalConfig(index="ivf", k=1, memory=1),
@@ -85,27 +66,6 @@ def test_ranges(config: type[Config], tree: dict[str, Any], message: str) -> Non
 )
 def test_label_says_what_was_changed(config: Any, label: str) -> None:
     assert config.label == label
-
-
-def test_protocols_of_clusters_are_the_references() -> None:
-    leopart, stego = ClusteringConfig(protocol="leopart"), ClusteringConfig(protocol="stego")
-    assert (leopart.pca, leopart.iterations, leopart.restarts, leopart.seeds) == (50, 100, 5, 5)
-    assert (leopart.match, leopart.scored_at, leopart.fitted_on) == ("iou", 100, "val")
-    assert (stego.steps, stego.batch_size, stego.learning_rate, stego.match) == (5000, 16, 5e-3, "pixels")
-    assert Transform(**stego.transform("val")).label == "320 short_crop, nearest, flip"
-    assert Transform(**stego.transform("train")).label == "224 short_crop, nearest"
-    assert Transform(**leopart.transform("val")).label == "448 square, bilinear"
-    assert Transform(**ClusteringConfig().transform("train")).label == "448 square"
-    assert ClusteringConfig(clusters=30).numbers(21) == (30,)
-    assert ClusteringConfig().numbers(21) == (21,)
-
-
-def test_a_protocol_of_depth_gives_what_is_not_given() -> None:
-    third = DepthConfig(protocol="dinov3", upsample=2)
-    shown = (third.norm, third.cls, third.batchnorm, third.upsample, third.schedule)
-    assert shown == ("final", False, True, 2, "one cycle")
-    assert DepthConfig() == DepthConfig(protocol="dinov2")
-    assert set(PROTOCOLS) == {"dinov2", "dinov3"}
 
 
 def test_parts_and_splits_follow_what_is_asked_for() -> None:

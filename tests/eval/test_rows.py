@@ -13,9 +13,12 @@ from dinoskip.results.rows import EvalResult
 from dinoskip.results.statistics import explained_interval, interval, score
 from eval.metrics import scores_of_areas
 from eval.rows import mean_record, mean_rows, miou_interval, miou_row, scored_rows
+from tests.helpers.an_error import ANGLE, METRIC, distance_is_a_task
+
+__all__ = ["distance_is_a_task"]
 
 LIKE = EvalResult("", 0.0, "video", "3", "davis2017", "val", 4)
-DEPTH = EvalResult("", 0.0, "depth", "2", "nyu", "test", 0)
+DISTANCE = EvalResult("", 0.0, "distance", "2", "nyu", "test", 0)
 
 
 def test_the_mean_is_over_things_and_not_over_images() -> None:
@@ -39,7 +42,7 @@ def test_nothing_to_average_has_no_value() -> None:
 
 def test_errors_keep_their_unit_and_shares_become_percent() -> None:
     scores = np.array([[0.5, 0.9], [0.7, 0.6], [np.nan, np.nan]])
-    error, share = scored_rows(DEPTH, ("RMSE", "delta1"), scores)
+    error, share = scored_rows(DISTANCE, (METRIC, "delta1"), scores)
     assert (error.row.value, share.row.value) == pytest.approx((0.6, 75.0))
     assert (error.row.n, share.row.n) == (2, 2)
     for one in (error, share):
@@ -52,18 +55,18 @@ def test_errors_keep_their_unit_and_shares_become_percent() -> None:
 def test_intervals_are_those_of_each_measure() -> None:
     values = np.random.default_rng(0).random((30, 2))
     values[4, 1] = np.nan
-    error, share = scored_rows(DEPTH, ("RMSE", "delta1"), values)
+    error, share = scored_rows(DISTANCE, (METRIC, "delta1"), values)
     assert (error.row.low, error.row.high) == pytest.approx(interval(values[:, 0], errors=True))
     low, high = interval(values[:, 1])
     assert (share.row.low, share.row.high) == pytest.approx((100 * low, 100 * high))
 
 
 def test_intervals_of_two_images_end_where_the_measure_does() -> None:
-    error, share = scored_rows(DEPTH, ("RMSE", "delta1"), np.array([[0.1, 0.1], [3.0, 0.9]]))
+    error, share = scored_rows(DISTANCE, (METRIC, "delta1"), np.array([[0.1, 0.1], [3.0, 0.9]]))
     assert (share.row.low, share.row.high) == (0.0, 100.0)
     assert 0 < error.row.low < 0.1
     assert error.row.high > 20
-    (angle,) = scored_rows(DEPTH, ("RMSE angle",), np.array([[10.0], [90.0]]))
+    (angle,) = scored_rows(DISTANCE, (ANGLE,), np.array([[10.0], [90.0]]))
     assert angle.row.high == 180
 
 

@@ -111,12 +111,16 @@ def test_damaged_annotation(voc: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["pretrain", "--data", "x", "--out", "y", "--workers", "-1"], ["analyze", "--depth", "two"]):
+    for arguments in (
+        ["pretrain", "--data", "x", "--out", "y", "--workers", "-1"],
+        ["submit", "--gpus-per-node", "two", "run", "x"],
+    ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
-    assert "vit_small" in failed(capsys, 2, "analyze", "--model", "vit_smal_patch16")
-    assert "depth" in failed(capsys, 2, "analyze", "--depth", "0")
+    photos = ["pretrain", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert "vit_small" in failed(capsys, 2, *photos, "model.name=vit_smal_patch16")
+    assert "depth" in failed(capsys, 2, *photos, "model.depth=0")
     (tmp_path / "file").write_text("x")
     assert "file" in failed(capsys, 2, "data", "scenes", str(tmp_path / "file"))
     assert "--out" in failed(capsys, 2, "eval", "knn", VIT, "--data", "x", "--out", str(tmp_path / "my out"))

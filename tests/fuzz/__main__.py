@@ -14,13 +14,29 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.outcomes import read_log
-from tests.fuzz.test_labels import MAKERS, attack_labels
+from tests.fuzz import test_labels
+from tests.helpers.label_borders import Maker, Read
+from tests.helpers.label_sets import read_everything
 
+ROOT = Path(__file__).parents[2]
 PIECE = 500
+
+
+def every_kind() -> dict[str, tuple[Maker, Read]]:
+    """The core's kinds, and those of the plug-ins that lie beside it."""
+    kinds: dict[str, tuple[Maker, Read]] = {kind: (make, read_everything) for kind, make in test_labels.MAKERS.items()}
+    for path in sorted(ROOT.glob("plugins/*/tests/sets/test_fuzzed_labels.py")):
+        module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        kinds |= {kind: (make, module.read) for kind, make in module.MAKERS.items()}
+    return kinds
+
+
+KINDS = every_kind()
 
 
 def piece(kind: str, number: int, cases: int = PIECE) -> dict[str, Any]:
@@ -28,7 +44,8 @@ def piece(kind: str, number: int, cases: int = PIECE) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": kind, "number": number}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return line | attack_labels(kind, Path(folder), cases, number)
+            make, read = KINDS[kind]
+            return line | test_labels.attack_labels(make, Path(folder), cases, number, read)
         except Exception:
             return line | {"fault": traceback.format_exc()}
 
@@ -39,7 +56,7 @@ def next_piece(entries: Sequence[Mapping[str, Any]], cases: int) -> tuple[str, i
     Kinds take turns; one whose last piece is short has no further mutations.
     """
     last = {entry["kind"]: entry for entry in entries}
-    left = [kind for kind in MAKERS if kind not in last or "fault" in last[kind] or _cases(last[kind]) == PIECE]
+    left = [kind for kind in KINDS if kind not in last or "fault" in last[kind] or _cases(last[kind]) == PIECE]
     if sum(map(_cases, entries)) >= cases or not left:
         return None
     kind = min(left, key=lambda one: last[one]["number"] if one in last else 0)
@@ -52,7 +69,7 @@ def _cases(entry: Mapping[str, Any]) -> int:
 
 def table(entries: Iterable[Mapping[str, Any]]) -> str:
     """Cases by kind of labels and outcome, as a Markdown table."""
-    counts = {kind: Counter[str]() for kind in MAKERS}
+    counts = {kind: Counter[str]() for kind in KINDS}
     for entry in entries:
         counts[entry["kind"]] += Counter(
             {"refused": entry.get("refused", 0), "equal": entry.get("equal", 0), "faults": int("fault" in entry)}

@@ -1,8 +1,7 @@
-"""Small valid sets of every labelled kind, to be spoilt in one place; and all that an evaluation reads of them."""
+"""Small valid sets of the core's labelled kinds, to be spoilt in one place; and what an evaluation reads of them."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +22,6 @@ from dinoskip.data.sets.masks import MasksConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
 from dinoskip.data.sets.saliency import EcssdConfig
 from dinoskip.data.sets.voc import VocConfig
-from dinoskip_dense.labels import DEPTH, NORMALS
-from dinoskip_dense.sets.nyu import NyuConfig, NyuNormalsConfig
-from dinoskip_video.labels import CORRESPONDENCE, VIDEO
-from dinoskip_video.sets.davis import DavisConfig
-from dinoskip_video.sets.pf_pascal import PfPascalConfig
-from dinoskip_video.sets.spair import SpairConfig
 
 HEIGHT, WIDTH = 10, 20
 
@@ -171,118 +164,10 @@ def voc_edit(old: str, new: str) -> Callable[[Path], None]:
     return apply
 
 
-def davis(root: Path) -> AnyDataset:
-    for frame in range(4):
-        picture(root / "JPEGImages" / "480p" / "bear" / f"{frame:05d}.jpg")
-        mask = root / "Annotations" / "480p" / "bear" / f"{frame:05d}.png"
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)).save(mask)
-    (root / "ImageSets" / "2017").mkdir(parents=True)
-    for split in ("train", "val"):
-        (root / "ImageSets" / "2017" / f"{split}.txt").write_text("bear\n")
-    return DavisConfig(root=str(root))
-
-
-def nyu(root: Path) -> AnyDataset:
-    picture(root / "in" / "a.png")
-    picture(root.parent / "outside.png")
-    for path in (root / "in" / "d.png", root.parent / "outside_depth.png"):
-        Image.fromarray(np.full((HEIGHT, WIDTH), 2000, np.uint16)).save(path)
-    for split in ("train", "test"):
-        (root / f"nyu_{split}.txt").write_text("in/a.png in/d.png 518\n")
-    return NyuConfig(root=str(root))
-
-
-def nyu_list(line: str) -> Callable[[Path], object]:
-    return lambda root: (root / "nyu_test.txt").write_text(line)
-
-
-def normals(root: Path) -> AnyDataset:
-    save_normals()(root)
-    return NyuNormalsConfig(root=str(root))
-
-
-def save_normals(**arrays: Any) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        (root / "test").mkdir(parents=True, exist_ok=True)
-        plain = {
-            "image": np.zeros((HEIGHT, WIDTH, 3), np.uint8),
-            "depth": np.full((HEIGHT, WIDTH), 2.0),
-            "normals": np.dstack([np.zeros((HEIGHT, WIDTH, 2)), -np.ones((HEIGHT, WIDTH))]),
-        }
-        np.savez(root / "test" / "a.npz", **(plain | arrays))
-
-    return apply
-
-
-def spoilt(shape: tuple[int, ...], value: float) -> np.ndarray:
-    values = np.ones(shape)
-    values[0, 0] = value
-    return values
-
-
-def spair(root: Path) -> AnyDataset:
-    for name in "ab":
-        picture(root / "JPEGImages" / "cat" / f"{name}.jpg")
-    entry = {
-        "category": "cat", "src_imname": "a.jpg", "trg_imname": "b.jpg",
-        "src_imsize": [WIDTH, HEIGHT, 3], "trg_imsize": [WIDTH, HEIGHT, 3], "trg_bndbox": [2, 3, 12, 7],
-        "src_kps": [[1, 2], [3, 4]], "trg_kps": [[5, 6], [7, 8]],
-    }  # fmt: skip
-    for part in ("PairAnnotation/test", "Layout/large"):
-        (root / part).mkdir(parents=True)
-    (root / PAIR).write_text(json.dumps(entry))
-    (root / "Layout" / "large" / "test.txt").write_text("0-a-b_cat\n")
-    return SpairConfig(root=str(root))
-
-
-PAIR = "PairAnnotation/test/0-a-b_cat.json"
-
-
-def pf_pascal(root: Path) -> AnyDataset:
-    for name in "ab":
-        picture(root / "JPEGImages" / f"{name}.jpg")
-    pf_row()(root)
-    return PfPascalConfig(root=str(root))
-
-
-def pf_row(**changes: str) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        row = {"source": "JPEGImages/a.jpg", "target": "JPEGImages/b.jpg", "class": "1", "XA": "1;2", "YA": "3;4",
-               "XB": "5;6", "YB": "7;8"} | changes  # fmt: skip
-        with open(root / "test_pairs_pf_pascal.csv", "w", newline="") as stream:
-            csv.writer(stream).writerows([row.keys(), row.values()])
-
-    return apply
-
-
 def read_everything(config: AnyDataset) -> list[Any]:
     """Open and read a test split as an evaluation does; all that a score is made of, as plain lists."""
     if SEGMENTATION.given_by(config) and not isinstance(config, VocConfig):
         maps = open_labels(SEGMENTATION, config, "test" if isinstance(config, EcssdConfig) else "val")
         return [(maps.ids[index], maps.label(index).tolist()) for index in range(len(maps))]
-    if DETECTION.given_by(config):
-        boxes = open_labels(DETECTION, config, "trainval")
-        return [(boxes.ids[index], boxes.boxes(index).tolist()) for index in range(len(boxes))]
-    if isinstance(config, DavisConfig):
-        videos = open_labels(VIDEO, config, "val")
-        return [(videos.ids[index], videos.label(index).tolist()) for index in range(len(videos))]
-    if isinstance(config, NyuConfig):
-        depth = open_labels(DEPTH, config, "test")
-        return [depth.depth(index).tolist() for index in range(len(depth))]
-    if isinstance(config, NyuNormalsConfig):
-        opened = open_labels(NORMALS, config, "test")
-        read = [opened.read(index) for index in range(len(opened))]
-        return [(one.image.tolist(), one.normals[one.valid].tolist(), one.valid.tolist()) for one in read]
-    pairs = open_labels(CORRESPONDENCE, config, "test")
-    return [
-        (
-            pair.category,
-            pairs.ids[pair.source],
-            pairs.ids[pair.target],
-            pair.extent,
-            pair.source_points.tolist(),
-            pair.target_points.tolist(),
-        )
-        for pair in pairs.pairs
-    ]
+    boxes = open_labels(DETECTION, config, "trainval")
+    return [(boxes.ids[index], boxes.boxes(index).tolist()) for index in range(len(boxes))]

@@ -1,11 +1,17 @@
-"""The smallest study that has every stage: two variants of two blocks, sixteen scenes of 64 pixels, one epoch."""
+"""The smallest study with every stage of the core: two variants of two blocks, 16 scenes of 64 pixels, one epoch."""
 
+from importlib.util import find_spec
+
+ANALYZE = (
+    "analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}\n"
+    if find_spec("dinoskip_diagnostics")
+    else ""
+)
+"""Every study has the stage of this plug-in where it is installed: here at its smallest."""
 TINY = """
 name: tiny
 data:
   scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}
-  videos: {kind: scenes_video, videos: 2, frames: 4, size: 48}
-  pairs: {kind: scenes_pairs, classes: 2, objects: 1, views: 2, size: 64}
 model: {name: vit_tiny_patch16, depth: 2, img_size: 32}
 variants:
   model: [{skip: true}, {skip: false, init: {name: skipless}}]
@@ -25,11 +31,9 @@ evaluate:
   tokencut: {datasets: [scenes]}
   knn: {datasets: [scenes], k: [3], size: 64}
   retrieve: {datasets: [scenes], size: 48, memory: 50, k: 3}
-  video: {datasets: [videos], short_side: 48, memory: 2}
-  correspondence: {datasets: [pairs], size: 48, alphas: [0.1]}
-analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
 gallery: {first: 3}
 """
+TINY += ANALYZE
 
 # The same for labelled folders: DATA is to be replaced by the folder with train and val.
 SUPERVISED = """
@@ -45,6 +49,5 @@ supervise:
   batch_size: 6
   augment: {size: 32}
 evaluate: {knn: {datasets: [shapes], k: [1], size: 32}}
-analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}
-report: {compare: paper.table1}
 """
+SUPERVISED += ANALYZE

@@ -13,10 +13,10 @@ def without_plugins(pyproject: str) -> str:
     """The text of a pyproject.toml without what it says of plugins/: entry points, places of packages."""
     tables = re.split(r"(?m)^(?=\[)", pyproject)
     core = "".join(table for table in tables if not table.startswith('[project.entry-points."dinoskip.'))
-    return re.sub(r', "plugins/\w+"', "", core)
+    return re.sub(r',? ?"plugins/\w+"', "", core)
 
 
-def build_distributions(folder: Path, *, plugins: bool = True) -> Path:
+def build_distributions(folder: Path, *, plugins: bool = (ROOT / "plugins").is_dir()) -> Path:
     """The folder with wheel and sdist, the wheel built from the sdist, from a copy of the sources below ``folder``.
 
     Without ``plugins`` the sources are those of the core alone.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.absent_parts import names_an_absent_part
+
 ROOT = Path(__file__).parents[2]
 CORE = sorted(path for package in ("dinoskip", "eval", "visualize") for path in (ROOT / package).rglob("*.py"))
 PLUGINS = sorted(path for package in ROOT.glob("plugins/*/dinoskip_*") for path in package.rglob("*.py"))
@@ -78,7 +80,7 @@ def test_import_law() -> None:
 def test_nothing_imports_a_plugin() -> None:
     """Neither the core nor another plug-in: its parts are found by their entry points."""
     names = {package.name for package in ROOT.glob("plugins/*/dinoskip_*")}
-    assert names
+    assert bool(names) == (ROOT / "plugins").is_dir()
     for path in SOURCES:
         own = path.relative_to(ROOT).parts[2] if path in PLUGINS else ""
         tops = {name.split(".")[0] for name in imports_of(path)}
@@ -92,7 +94,7 @@ def test_nothing_imports_a_plugin() -> None:
 
 def test_the_core_names_no_part_of_a_plugin() -> None:
     """No table of the core has what the entry points of our own plug-ins have."""
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("entry-points", {})
     modules = {target.partition(":")[0].split(".")[0] for parts in groups.values() for target in parts.values()}
     assert modules == {package.name for package in ROOT.glob("plugins/*/dinoskip_*")}
     for path in CORE:
@@ -346,6 +348,7 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def test_every_config_opens_with_what_it_is_and_loads() -> None:
+    from dinoskip.errors import ConfigError
     from dinoskip.pipeline.study import load_study
     from dinoskip.settings.config import read_yaml, validate
     from dinoskip.training.launch import ClusterConfig
@@ -362,7 +365,12 @@ def test_every_config_opens_with_what_it_is_and_loads() -> None:
         if path.parent.name == "cluster":
             validate(ClusterConfig, read_yaml(path))
             continue
-        study, variants = load_study(path)
+        try:
+            study, variants = load_study(path)
+        except ConfigError as error:
+            if all(map(names_an_absent_part, error.problems)):
+                continue  # it asks for what a core alone lacks
+            raise
         assert variants, path
         assert study.name
 

@@ -11,11 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.data.sets import open_labels
 from dinoskip.errors import DataError
 from dinoskip.io.arrays import read_arrays
-from dinoskip_dense.labels import NORMALS
-from dinoskip_dense.sets.nyu import NyuNormalsConfig
 
 
 def bomb(path: Path, shape: tuple[int, ...], size: int) -> None:
@@ -52,7 +49,7 @@ def test_bombs_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
     ):
         bomb(path, shape, size)
         with pytest.raises(DataError, match=text) as caught:
-            open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "test").read(0)
+            read_arrays(path, "image", "depth", "normals", limit=1 << 28)
         assert str(path) in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "KiB"
 

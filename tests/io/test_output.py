@@ -302,7 +302,6 @@ def test_no_command_writes_into_its_data(tmp_path: Path, capsys: pytest.CaptureF
         ["gallery", VIT, "--kind", "images", "--data", str(photos), "--out", inside],
         ["look", VIT, "--data", str(photos), "--out", inside],
         ["data", "pack", inside, "--data", str(photos)],
-        ["analyze", VIT, "--data", str(photos), "--out", inside],
         ["features", "export", VIT, "--data", str(photos), "--out", str(tmp_path)],
     ):
         assert main(command) == 2, command

@@ -53,7 +53,7 @@ def test_keys_say_it_where_it_is_not_float32_and_trainings_never() -> None:
     changed = {name.partition("/")[0] for name in usual if usual[name] != bf16[name]}
     measuring = {name.partition("/")[0] for name in usual} & MEASURES
     assert changed == measuring
-    assert {"features", "gallery", "probe", "video", "correspondence"} <= changed
+    assert {"features", "gallery", "probe", "tokencut", "knn", "retrieve"} <= changed
 
 
 def test_tf32_is_not_of_a_cpu(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from dinoskip.errors import DataError
 from dinoskip.io.files import read_json, write_json, write_manifest
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows, rows_csv, write_rows
+from tests.helpers.an_error import METRIC, distance_is_a_task
+
+__all__ = ["distance_is_a_task"]
 
 ROW = EvalResult("mIoU", 40.0, "probe", "3+6", "voc2012", "val", 10, model="skip", low=38.04, high=43.96)
 
@@ -209,6 +212,6 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_errors_are_shown_in_their_unit_with_three_digits() -> None:
-    error = EvalResult("RMSE", 0.44861, "depth", "3", "nyu", "test", 654, low=0.43, high=0.47, deviation=0.0012)
+    error = EvalResult(METRIC, 0.44861, "distance", "3", "nyu", "test", 654, low=0.43, high=0.47, deviation=0.0012)
     assert error.shown == "0.449 ± 0.001"
     assert error.interval == "0.430-0.470"

@@ -19,15 +19,13 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.variants import backbone_names
 from dinoskip.settings.config import RawConfig
 from dinoskip.settings.networks import Network, known_network
-from dinoskip.settings.tasks import task
+from dinoskip.settings.tasks import TASKS
 from dinoskip.settings.vit_config import VitConfig
 
 VIT14 = "timm:vit_small_patch14_dinov2,pretrained=false,depth=8"
 
 
 def study(*backbones: str, **evaluate: Any) -> tuple[Any, Any]:
-    names = task("objects").section.model_fields
-    assert "size" in names
     tree = {
         "name": "s",
         "data": {"scenes": {"kind": "scenes", "images": 8, "size": 64}},
@@ -76,11 +74,10 @@ def test_default_sizes_of_every_task_are_whole_patches(patch: int, caplog: pytes
         name: {"datasets": ["scenes"], **more}
         for name, more in {
             "objects": {"split": "val"}, "saliency": {"split": "val"}, "tokencut": {"split": "val"}, "knn": {},
-            "retrieve": {}, "cluster": {}, "probe": {}, "linear": {},
+            "retrieve": {}, "cluster": {"protocol": "stego"}, "probe": {}, "linear": {},
         }.items()
+        if name in TASKS
     }  # fmt: skip
-    evaluate["cluster"]["protocol"] = "stego"
-    evaluate.pop("retrieve")
     found, variants = study(backbone, **evaluate)
     for node in build_nodes(found, variants):
         settings = node.settings
@@ -90,12 +87,12 @@ def test_default_sizes_of_every_task_are_whole_patches(patch: int, caplog: pytes
     said = [one.getMessage() for one in caplog.records if "whole patches" in one.getMessage()]
     assert bool(said) == (patch == 14)
     if patch == 14:
-        assert "evaluate.objects.size: 476 for 480, in whole patches of 14: n0" in said
+        assert "evaluate.retrieve.size: 518 for 512, in whole patches of 14: n0" in said
 
 
 def test_a_size_that_was_chosen_is_refused_at_planning() -> None:
     with pytest.raises(ConfigError, match=r"500 is not a multiple of the patch size 14 \(try 504\)"):
-        study(VIT14, objects={"datasets": ["scenes"], "split": "val", "size": 500})
+        study(VIT14, probe={"datasets": ["scenes"], "size": 500})
 
 
 def test_blocks_beyond_a_known_depth_are_refused_at_planning() -> None:

@@ -56,13 +56,6 @@ def test_every_network_of_a_study_is_compiled(networks: int, images: ImageFolder
     assert torch._dynamo.utils.counters["graph_break"] == {}
 
 
-def test_a_run_with_all_that_adds_is_compiled_without_a_break(images: ImageFolder, tmp_path: Path) -> None:
-    added = {"koleo": {}, "gram": {"teacher": "ema"}, "paka": {"hidden_dim": 16, "out_dim": 8}, "centering": "sinkhorn"}
-    pretrain(job_of(**added), images, tmp_path / "run", device="cpu")
-    assert environment(tmp_path / "run")["uncompiled"] is None
-    assert torch._dynamo.utils.counters["graph_break"] == {}
-
-
 @pytest.mark.parametrize(
     "change", [{"accumulate": 2, "diagnose_every": 2}, pytest.param({"depth": 3}, marks=pytest.mark.slow)], ids=str
 )

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError
 from dinoskip.models.build import from_config
-from dinoskip.pipeline.study import study_of
 from dinoskip.settings.config import RawConfig, validate
 from dinoskip.settings.keys import settings_for_key
 from dinoskip.training import DinoConfig, PretrainJob, pretrain
@@ -99,9 +98,6 @@ def test_objectives_are_chosen_by_name_and_dino_is_the_default() -> None:
         ({"objective": "simclr"}, r"pretrain: 'simclr' is none of dino, .*patch_contrast"),
         ({"objective": "patch_contrast", "out_dims": 3}, r"pretrain.out_dims: unknown key \(did you mean out_dim\?\)"),
         ({"objective": "patch_contrast", "crop_size": 100}, r"pretrain.crop_size: 100 is not a multiple of the patch"),
-        ({"objective": "ibot", "mask_ratios": [[0.5, 0.1]]}, r"pretrain.mask_ratios: must be pairs of shares"),
-        ({"objective": "ibot", "crops": {"num_global": 1}}, r"pretrain: crops.num_global: must be 2"),
-        ({"objective": "mae", "decoder_dim": 40}, r"pretrain.decoder_dim: "),
         ({"objective": "patch_contrast", "queue": 8}, r"pretrain: queue: what it holds must change slowly"),
         ({"objective": "patch_contrast", "accumulate": 2}, r"pretrain: accumulate: must be 1"),
     ],
@@ -110,13 +106,3 @@ def test_settings_that_an_objective_lacks_are_one_line(settings: dict[str, Any],
     with pytest.raises(ConfigError, match=message) as caught:
         validate(PretrainJob, RawConfig({"pretrain": settings}))
     assert len(caught.value.problems) == 1
-
-
-def test_mae_keeps_the_positions_with_which_weights_are_measured() -> None:
-    calibrated = {"skip": False, "init": {"name": "calibrated"}}
-    with pytest.raises(ConfigError, match=r"pretrain.positions: sincos replaces those .* take positions=learned"):
-        validate(PretrainJob, RawConfig({"model": calibrated, "pretrain": {"objective": "mae"}}))
-    validate(PretrainJob, RawConfig({"model": calibrated, "pretrain": {"objective": "mae", "positions": "learned"}}))
-    tree = {"name": "x", "data": {"scenes": {"kind": "scenes"}}, "variants": {"model": [{"skip": True}, calibrated]}}
-    with pytest.raises(ConfigError, match=r"pretrain.positions: sincos"):
-        study_of(RawConfig({**tree, "pretrain": {"objective": "mae", "dataset": "scenes"}}))

@@ -184,7 +184,7 @@ def test_diagnostics_are_of_the_weight_of_the_step(tmp_path: Path) -> None:
     """Tokens of the paths that a skip keeps apart come together as its weight goes."""
     cosines = {}
     for name, weight in (("annealed", {"end": 0, "fraction": 0.5}), ("skip", 1.0)):
-        pretrain(job_of("mae", weight, diagnose_every=8), folder(), tmp_path / name, device="cpu")
+        pretrain(job_of("patch_contrast", weight, diagnose_every=8), folder(), tmp_path / name, device="cpu")
         [row] = read_metrics(tmp_path / name / "diagnostics.jsonl")
         cosines[name] = row["token_cosine"]
     assert cosines["annealed"] != cosines["skip"]

@@ -76,7 +76,7 @@ def test_what_does_not_go_is_said_before_anything_is_computed(model: dict[str, A
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pretrain": {"objective": "mae"}}, "is trained by dino alone"),
+        ({"pretrain": {"objective": "patch_contrast"}}, "is trained by dino alone"),
         ({"model": {"name": "timm:cait_xxs24_224", "img_size": 224}}, "crops.local_size: 96 is refused by the network"),
         ({"optimizer": {"layer_decay": 0.5}}, "layer_decay: is of ViTs of ours"),
     ],

@@ -194,6 +194,7 @@ def voc_detection(
 
 def labelled_by_largest_box(boxes: DetectionDataset) -> LabelledFolder:
     """Give each image of a VOC layout the class of its largest box."""
+    # DINO's k-NN is of ImageNet, where an image has one class; that of the largest box is ours.
     labels, classes = dominant_labels(boxes)
     folder = boxes.image_paths[0].parent
     return LabelledFolder(folder, tuple(path.name for path in boxes.image_paths), labels, classes)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
+from tests.helpers.folders import contents
+from tests.helpers.tiny import make_images
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 
@@ -51,3 +53,16 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "kappa_vo" in capsys.readouterr().out
     assert main(["analyze", "--model", "vit_tni_patch16"]) == 2
     assert "did you mean vit_tiny_patch16?" in capsys.readouterr().err
+
+
+def test_a_network_without_attention_is_refused_before_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "timm:resnet18,pretrained=false", "--data", "bundled"]) == 2
+    assert "timm:resnet18,pretrained=false has no attention that is known" in capsys.readouterr().err
+
+
+def test_it_does_not_write_into_its_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = make_images(tmp_path / "photos", 2)
+    before = contents(photos)
+    assert main(["analyze", VIT, "--data", str(photos), "--out", str(photos / "out")]) == 2
+    assert str(photos) in capsys.readouterr().err
+    assert contents(photos) == before

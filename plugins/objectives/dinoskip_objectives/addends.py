@@ -125,6 +125,8 @@ class Addends:
             others, places = others[:-4], others[-4:]
         rendered, gram = views[0], self.config.gram
         if gram is not None and gram.scale > 1:
+            # The anchor sees the crops larger, as in DINOv3. Ours: the student's are made smaller after the
+            # augmentation, so that the loader's work is the same with and without this loss.
             views[0] = F.interpolate(rendered, rendered.shape[-1] // gram.scale, mode="bicubic", antialias=True)
         if not places:
             return MicroBatch(views, others, None, None, None, rendered)

@@ -91,7 +91,7 @@ class IBOT(Objective):
             for parameter in self.student.head.last_layer_parameters():
                 parameter.grad = None
         gradients, norms = step.gradients()
-        if step.finite:
+        if step.finite:  # as DINO.step: the reference moves the centres within the loss, before any check
             clip_each_(gradients, norms, config.clip_grad)
             step.optimizer.step()
             update_teacher(self.averaged, rates.momentum)

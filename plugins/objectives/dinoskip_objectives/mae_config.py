@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
 EVERY = 2  # encoder blocks from one whose tokens are kept to the next
-SHARE = 2 / 3  # of the encoder's width and depth: 512 of 768 channels, 8 of 12 blocks
+# Of the encoder's width and depth: 512 of 768 channels, 8 of 12 blocks. MAE has 512 and 8 for every encoder; ours
+# scales, because a small encoder would have a decoder larger than itself.
+SHARE = 2 / 3
 
 
 class MaeConfig(PretrainConfig):
@@ -29,6 +31,7 @@ class MaeConfig(PretrainConfig):
     objective: Literal["mae"] = "mae"
     epochs: int = Field(800, ge=1, description="passes over the images")
     batch_size: int = Field(4096, ge=1, description="images a step over all ranks and micro-batches")
+    # The rate peaks at the last step of the warm-up, as in all objectives here; MAE's code has it one step later.
     warmup_epochs: float = Field(40, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
     crop_size: int = Field(224, ge=8, description="side of the crop in pixels")
     crop_scale: Scale = Field((0.2, 1.0), description="least and greatest share of the image's area")

@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from dinoskip.data.sets import AnyDataset, open_labels
-from dinoskip.data.sets.check import check
-from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.sets import AnyDataset
 from dinoskip.errors import DataError
-from dinoskip_dense.labels import DEPTH, NORMALS
-from dinoskip_video.labels import CORRESPONDENCE
+from tests.helpers.label_borders import Case, a_violation_is_one_line, opened, what_is_broken_is_left_out
 from tests.helpers.label_sets import (
     COCO20K,
     HEIGHT,
-    PAIR,
     PANOPTIC,
     WIDTH,
     ade20k,
     coco,
     coco20k,
-    davis,
     edited,
-    normals,
-    nyu,
-    nyu_list,
     panoptic,
-    pf_pascal,
-    pf_row,
     picture,
     read_everything,
-    save_normals,
-    spair,
-    spoilt,
     voc,
     voc_edit,
 )
 
-Case = tuple[Callable[[Path], AnyDataset], Callable[[Path], object], str]
-DAVIS = "480p/bear/0000"
 CASES: dict[str, Case] = {
     "coco image id": (coco, edited(lambda c: c["annotations"][0].update(image_id=9)), "image 9 is not in it"),
     "coco ids twice": (coco, edited(lambda c: c["images"][0].update(id=2)), "image 2 is listed twice"),
@@ -81,47 +63,7 @@ CASES: dict[str, Case] = {
     "ade20k image twice": (ade20k, lambda root: picture(root / "images/validation/a.jpeg"), "of the same name"),
     "voc box": (voc, voc_edit("<xmax>12", "<xmax>120"), "lie outside the image of 20×10"),
     "voc size": (voc, voc_edit(f"<width>{WIDTH}", "<width>300"), "the file has 20×10"),
-    "davis frame": (davis, lambda root: (root / f"JPEGImages/{DAVIS}2.jpg").unlink(), "has a mask and no frame"),
-    "davis both": (
-        davis,
-        lambda root: list(map(Path.unlink, root.glob(f"*/{DAVIS}2.*"))),
-        "frames are not numbered evenly",
-    ),
-    "davis twice": (davis, lambda root: (root / "ImageSets/2017/val.txt").write_text("bear\nbear\n"), "listed twice"),
-    "davis climbs": (davis, lambda root: (root / "ImageSets/2017/val.txt").write_text("a/../../bear\n"), "outside"),
-    "nyu image": (nyu, nyu_list("../outside.png in/d.png 518\n"), "points outside"),
-    "nyu depth": (nyu, nyu_list("in/a.png /in/../../outside_depth.png 518\n"), "points outside"),
-    "nyu twice": (nyu, nyu_list("in/a.png in/d.png 518\n" * 2), "'in/a.png' is listed twice"),
-    "normals nan": (normals, save_normals(normals=spoilt((HEIGHT, WIDTH, 3), np.nan)), "normals are not finite"),
-    "normals depth": (normals, save_normals(depth=spoilt((HEIGHT, WIDTH), np.nan)), "depths are not finite"),
-    "normals float image": (normals, save_normals(image=spoilt((HEIGHT, WIDTH, 3), np.nan)), "uint8"),
-    "normals wide image": (normals, save_normals(image=np.full((HEIGHT, WIDTH, 3), 1000)), "uint8"),
-    "normals grey": (normals, save_normals(image=np.zeros((HEIGHT, WIDTH), np.uint8)), "uint8"),
-    "normals text": (normals, save_normals(normals=np.full((HEIGHT, WIDTH, 3), "a")), "normals are not numbers"),
-    "spair infinite": (
-        spair, edited(lambda c: c.update(trg_bndbox=[2, 3, float("inf"), 7]), PAIR), "trg_bndbox are not finite",
-    ),
-    "spair box": (spair, edited(lambda c: c.update(trg_bndbox=[2, 3, 120, 7]), PAIR), "lie outside the image"),
-    "spair far": (spair, edited(lambda c: c.update(trg_kps=[[5, 6], [1e6, 8]]), PAIR), "lie outside the image"),
-    "spair none": (spair, edited(lambda c: c.update(src_kps=[], trg_kps=[]), PAIR), "no keypoints"),
-    "spair size": (spair, edited(lambda c: c.update(src_imsize=[HEIGHT, WIDTH, 3]), PAIR), "the file has 20×10"),
-    "spair twice": (
-        spair, lambda root: (root / "Layout/large/test.txt").write_text("0-a-b_cat\n0-a-b_cat\n"), "listed twice",
-    ),
-    "pf class 0": (pf_pascal, pf_row(**{"class": "0"}), "not a pair of PF-PASCAL"),
-    "pf class inf": (pf_pascal, pf_row(**{"class": "inf"}), "not a pair of PF-PASCAL"),
-    "pf lengths": (pf_pascal, pf_row(XA="1"), "not a pair of PF-PASCAL"),
-    "pf far": (pf_pascal, pf_row(XB="5;600"), "lie outside the image"),
-    "pf none": (pf_pascal, pf_row(XA="", YA="", XB="", YB=""), "no keypoints"),
 }  # fmt: skip
-
-
-def davis_of_two(root: Path) -> AnyDataset:
-    config = davis(root)
-    for part in ("JPEGImages", "Annotations"):
-        shutil.copytree(root / part / "480p" / "bear", root / part / "480p" / "cow")
-    (root / "ImageSets/2017/val.txt").write_text("bear\ncow\n")
-    return config
 
 
 BROKEN: dict[str, tuple[Callable[[Path], AnyDataset], Callable[[Path], object], int]] = {
@@ -136,29 +78,13 @@ BROKEN: dict[str, tuple[Callable[[Path], AnyDataset], Callable[[Path], object], 
         lambda root: (root / "images/validation/b.jpg").unlink(),
         1,
     ),
-    "davis": (davis_of_two, lambda root: (root / "Annotations/480p/cow/00002.png").write_bytes(b"x"), 1),
-    "davis frame": (davis_of_two, lambda root: (root / "JPEGImages/480p/cow/00002.jpg").unlink(), 1),
     "panoptic": (panoptic, lambda root: (root / "val2017/b.jpg").write_bytes(b"x"), 1),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_broken_is_left_out_and_counted_where_that_is_asked_for(tmp_path: Path, case: str) -> None:
-    make, spoil, left_out = BROKEN[case]
-    config = make(tmp_path)
-    whole = opened(config)
-    spoil(tmp_path)
-    with pytest.raises(DataError):
-        read_everything(config)
-    label = next(one for one in LABELS.values() if one.given_by(config))
-    part = opened(config.model_copy(update={"skip_broken": True}))
-    assert (part.left_out, len(label.items(part))) == (left_out, len(label.items(whole)) - left_out)
-    assert whole.left_out == 0
-
-
-def opened(config: AnyDataset) -> Any:
-    label = next(one for one in LABELS.values() if one.given_by(config))
-    return open_labels(label, config, "test" if label in (CORRESPONDENCE, NORMALS, DEPTH) else "val")
+    what_is_broken_is_left_out(tmp_path, *BROKEN[case], split="val", read=read_everything)
 
 
 def test_where_all_is_broken_one_line_says_so(tmp_path: Path) -> None:
@@ -166,19 +92,9 @@ def test_where_all_is_broken_one_line_says_so(tmp_path: Path) -> None:
     for path in tmp_path.glob("annotations/validation/*.png"):
         path.write_bytes(b"x")
     with pytest.raises(DataError, match=r"nothing is left of it: .*/a.png"):
-        opened(config)
+        opened(config, "val")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_violation_is_one_line(tmp_path: Path, case: str) -> None:
-    make, spoil, text = CASES[case]
-    root = tmp_path / "set"
-    root.mkdir()
-    config = make(root)
-    read_everything(config)  # valid so far
-    spoil(root)
-    with pytest.raises(DataError, match=text) as caught:
-        read_everything(config)
-    assert str(root) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert any(text in fault for row in check(config) for fault in row.faults), "data check"
+    a_violation_is_one_line(tmp_path, CASES[case], read_everything)

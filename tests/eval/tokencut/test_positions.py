@@ -14,8 +14,6 @@ import eval.tokencut.positions
 from dinoskip.diagnostics.position_removal import insid3_debiased
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureStore, FeatureWindows, Transform, export
-from dinoskip_dense.objects import ObjectsConfig
-from dinoskip_dense.saliency import SaliencyConfig
 from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
 from eval.tokencut.lost import lost
 from eval.tokencut.positions import (
@@ -195,22 +193,6 @@ def test_a_token_that_is_the_same_in_every_image_becomes_zero() -> None:
     features = rng.standard_normal((7, 20, 6)).astype(np.float32)
     features[:, 3] = features[0, 3] / 3
     assert not without_positions(features)[:, 3].any()
-
-
-def test_several_objects_and_saliency_are_freed_too(dataset: Boxes, tmp_path: Path) -> None:
-    square = store_of(dataset, tmp_path / "square", "square", 48)
-    objects = evaluation_of("objects")
-    as_is, freed = (
-        objects(square, dataset, tmp_path / rule, ObjectsConfig.model_validate({"positions": rule}), {})
-        for rule in ("keep", "mean")
-    )
-    assert freed[0].protocol == "maskcut tau=0.15 eps=1e-05 rounds=3, positions mean, no CRF"
-    assert as_is[0].protocol == "maskcut tau=0.15 eps=1e-05 rounds=3, no CRF"
-    share = json.loads((tmp_path / "mean" / "positions.json").read_text())["1"]["6x6"]
-    assert share["images"] == 5
-    assert not (tmp_path / "keep" / "positions.json").exists()
-    assert contents(tmp_path / "keep")["boxes.json"] != contents(tmp_path / "mean")["boxes.json"]
-    assert SaliencyConfig(positions="rasa").label == "tokencut tau=0.2 eps=1e-05, positions rasa"
 
 
 def test_features_that_are_not_finite_name_image_and_block(dataset: Boxes, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import eval.tokencut.eigenvector as eigenvector
 import eval.tokencut.graph as graph
 import eval.tokencut.memory as memory
 import eval.tokencut.tiles as tiles
-from dinoskip_dense.objects import maskcut
 from eval.tokencut.cut import TokenCut, component_of, tokencut
 from eval.tokencut.eigenvector import cut_vectors, dense_vector, restarted_vector
 from eval.tokencut.graph import Graphs, build_graphs, normalise, similarities
@@ -133,21 +132,6 @@ def test_lost_equals_that_of_the_dense_similarities(
     dense = lost(tokens, GRID, k)
     assert (large.box, large.seed, large.tied.tolist()) == (dense.box, dense.seed, dense.tied.tolist())
     np.testing.assert_array_equal(large.mask, dense.mask)
-
-
-def test_maskcut_masks_what_it_found_and_leaves_the_features(
-    without_a_matrix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = features(5)
-    before = tokens.copy()
-    large = maskcut(tokens, GRID)
-    np.testing.assert_array_equal(tokens, before)
-    monkeypatch.undo()
-    for mine, theirs in zip(large, maskcut(tokens, GRID), strict=True):
-        assert (mine.is_cut, mine.seed) == (theirs.is_cut, theirs.seed)
-        np.testing.assert_array_equal(mine.mask, theirs.mask)
-        np.testing.assert_array_equal(mine.exclusive, theirs.exclusive)
-    assert large[0].mask.any()
 
 
 def test_non_finite_features_and_complete_graphs_are_told(without_a_matrix: str) -> None:

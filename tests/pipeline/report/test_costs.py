@@ -104,13 +104,14 @@ def test_classes_of_a_supervised_run_are_those_of_its_rows(tmp_path: Path) -> No
 
 
 def test_minutes_of_stages_are_summed_by_kind_in_order_of_execution(tmp_path: Path) -> None:
-    inputs = {"knn/a/ep1/x": 30, "features/a/ep1/x-val-classes": 60, "features/a/ep1/x-train-classes": 90, "analyze": 6}
+    inputs = {"knn/a/ep1/x": 30, "features/a/ep1/x-val-classes": 60, "features/a/ep1/x-train-classes": 90}
+    inputs |= {"retrieve/a/ep1/x": 6}
     for number, seconds in enumerate(inputs.values()):
         write_json(tmp_path / str(number) / "timing.json", {"seconds": seconds})
     (tmp_path / "untimed").mkdir()
     places = {role: tmp_path / str(number) for number, role in enumerate(inputs)} | {"gallery": tmp_path / "untimed"}
     (table,) = cost_tables(pretrained(tmp_path, ("a",), **places))
-    assert table.rows == [["features", 2, 2.5], ["knn", 1, 0.5], ["analyze", 1, 0.1], ["all", 4, 3.1]]
+    assert table.rows == [["features", 2, 2.5], ["knn", 1, 0.5], ["retrieve", 1, 0.1], ["all", 4, 3.1]]
 
 
 def test_a_report_that_says_costs_reads_every_stage(tmp_path: Path) -> None:

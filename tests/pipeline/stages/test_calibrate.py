@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.files import MANIFEST, load_tensors, read_json, sha256_file, verify_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from tests.helpers.study import ANALYZE
 from tests.helpers.tiny import make_images
 
 STUDY = """
@@ -35,9 +36,9 @@ pretrain:
   warmup_teacher_temp_epochs: 0
   crops: {global_size: 32, local_size: 16, num_local: 1}
 evaluate: {epochs: [0, 1]}
-analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}
 gallery: {first: 2}
 """
+STUDY += ANALYZE
 
 
 def study(folder: Path) -> Path:
@@ -83,9 +84,6 @@ def test_the_report_shows_what_calibration_changed(done: Path) -> None:
     assert ": calibrated on images" in page
     assert "CLS cosine between images, without" in page
     assert f"on {told['images']} images beside those measured" in page
-    analysis = read_json(output(done, "analyze", "analysis.json"))
-    assert set(analysis["fresh"]) == {"skip-adamw", "own-adamw", "other-adamw"}
-    assert set(analysis["trained"]) == {f"{name}-adamw ep{e}" for name in ("skip", "own", "other") for e in (0, 1)}
 
 
 def test_another_image_runs_what_begins_with_it(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +101,7 @@ def test_another_image_runs_what_begins_with_it(done: Path, capsys: pytest.Captu
     assert {step.node.id for step in steps if step.state == "run"} == {"calibrate/other-adamw"}
     assert changed == {
         "calibrate/other-adamw", "pretrain/other-adamw", "weights/other-adamw/ep0", "weights/other-adamw/ep1",
-        "analyze", "report",
+        "report", *({"analyze"} & STAGES.keys()),
     }  # fmt: skip
 
 

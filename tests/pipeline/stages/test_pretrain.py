@@ -15,6 +15,7 @@ from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.config import RawConfig, dump, merge
 from dinoskip.training.objectives import OBJECTIVES
+from tests.helpers.study import ANALYZE
 from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 
 STUDY = """
@@ -32,8 +33,8 @@ evaluate:
   knn: {datasets: [scenes], k: [3], size: 32}
 gallery: {first: 2}
 report: {costs: true}
-analyze: {model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}
 """
+STUDY += ANALYZE
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES.values(), ids=lambda kind: kind.__name__)
@@ -66,7 +67,7 @@ def test_a_recipe_of_another_objective_replaces_that_which_a_file_extends() -> N
 def test_crops_that_are_not_whole_patches_are_named_with_their_key() -> None:
     tree = {"name": "x", "data": {"scenes": {"kind": "scenes"}}, "model": {"name": "vit_mini_patch16"}}
     with pytest.raises(ConfigError, match=r"pretrain.crop_size: 40"):
-        study_of(RawConfig({**tree, "pretrain": {"objective": "mae", "dataset": "scenes", "crop_size": 40}}))
+        study_of(RawConfig({**tree, "pretrain": {"objective": "patch_contrast", "dataset": "scenes", "crop_size": 40}}))
 
 
 @pytest.mark.slow

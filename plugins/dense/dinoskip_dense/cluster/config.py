@@ -19,6 +19,8 @@ from eval.protocols import ProtocolConfig
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "ours": {},
+        # STEGO also trains on five crops of an image and refines by a dense CRF; both are left out. It scores
+        # COCO-Stuff on a subset of val2017, ours is on all of it.
         "stego": {"sizing": "crop", "size": 320, "method": "cosine", "scale": "none", "matched_on": "reported"},
         "leopart": {
             "fitted_on": "val",
@@ -27,7 +29,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "pca": 50,
             "iterations": 100,
             "restarts": 5,
-            "points": 256,
+            "points": 256,  # a cluster, as faiss draws them; which ones are drawn is ours, by seed
             "match": "iou",
             "matched_on": "reported",
             "scored_at": 100,

@@ -41,6 +41,7 @@ def augmented(image: Image, depth: Depth, recipe: DepthConfig, rng: np.random.Ge
 
 def _without_border(image: Image, depth: Depth) -> tuple[Image, Depth]:
     """Cut off NYU's white border: what is kept are rows 45:472, columns 43:608 of 480 × 640, or in proportion."""
+    # The reference's numbers are those of 480 x 640; other sizes, which it does not have, are cut in proportion.
     height, width = depth.shape
     sides = (height, height, width, width)
     top, bottom, left, right = (round(part * side) for part, side in zip(_BORDER, sides, strict=True))

@@ -54,6 +54,8 @@ def sig_loss(depth: torch.Tensor, truth: torch.Tensor, farthest: float, *, varia
     of the n images, the variance unbiased (Eigen et al. 2014; SigLoss of the Monocular-Depth-Estimation-Toolbox); in
     the reference's first steps without the ``variance``. Zero where nothing is measured.
     """
+    # DINOv2's configuration adds half of a gradient loss. As coded it slices the axes of batch and channels, and is 0
+    # at the published two images a GPU: it is left out.
     known = ((truth > 0) & (truth <= farthest)).to(depth.dtype)
     count = known.sum()
     g = ((depth + _SAFE).log() - (truth.clamp(min=0) + _SAFE).log()) * known

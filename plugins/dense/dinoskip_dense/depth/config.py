@@ -55,6 +55,7 @@ class DepthConfig(ProtocolConfig):
     upsample: int = Field(4, ge=1, le=8, description="resolution of the bins along a side, in multiples of the tokens")
     bins: int = Field(256, ge=2, le=1024, description="depths, evenly from min_depth to max_depth, that are weighed")
     min_depth: float = Field(1e-3, gt=0, description="metres; nearer pixels are not scored")
+    # DINOv2's hub code passes 80 m, the range of KITTI, for NYU, too; this is NYU's.
     max_depth: float = Field(10.0, gt=0, description="metres; farther pixels are not scored")
     init: Literal["uniform", "normal"] = Field(
         "uniform", description="first weights: PyTorch's convolution, or normal with std 0.01"
@@ -76,6 +77,7 @@ class DepthConfig(ProtocolConfig):
     colour: float = Field(0.5, ge=0, le=1, description="training: probability of other gamma, brightness and colours")
     flip_test: bool = Field(True, description="score the mean of the predictions for an image and its mirror image")
     evaluated: Literal["eigen", "garg", "all"] = Field("eigen", description="part of the image that is scored")
+    # The references choose on the images that they report; `holdout: 0` does so, too.
     holdout: float = Field(
         0.1, ge=0, lt=1, description="share of training images on which rates and blocks are chosen; 0: none"
     )

@@ -68,6 +68,8 @@ class LinearConfig(ProtocolConfig):
     )
     interpolation: Literal["bicubic", "bilinear"] = Field("bicubic", description="training: of resized crops")
     flip: float = Field(0.5, ge=0, le=1, description="training: probability")
+    # DINOv2 chooses the head on validation images, and DINO's script prints the best epoch there. Ours holds images out
+    # and takes the last epoch: a number that is chosen on the images it is of is too high.
     holdout: float = Field(
         0.1, ge=0, lt=1, description="share of training images on which rates, inputs and blocks are chosen; 0: none"
     )

@@ -12,7 +12,8 @@ from eval.protocols import LearningRates, ProtocolConfig
 class NormalsConfig(ProtocolConfig):
     """Settings by which linear heads of surface normals are fitted and scored.
 
-    The protocol is that of probe3d (El Banani et al. 2024).
+    The protocol is that of probe3d (El Banani et al. 2024) with its linear head. Its tables are of its DPT head, which
+    joins blocks and learns much itself; what is asked here is what each block has.
     """
 
     unsaid: ClassVar[frozenset[str]] = frozenset({"maps", "norm"})

@@ -31,4 +31,5 @@ class ObjectsConfig(Config):
     @property
     def label(self) -> str:
         """The description of the protocol in result rows."""
+        # CutLER refines masks by a dense CRF (pydensecrf, unmaintained). There is none here, and every row says so.
         return f"{CutProtocol('maskcut', self.tau, self.eps, self.rounds, self.centre, self.positions)}, no CRF"

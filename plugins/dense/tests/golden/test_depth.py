@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dinoskip_dense.depth.bins import bin_depths, expected_depth, sig_loss
-from dinoskip_dense.depth.scores import depth_scores
+from dinoskip_dense.depth.scores import NAMES, depth_scores
 from tests.helpers.golden import recorded
 
 GOLDEN, METRICS = recorded("dense", "depth")
@@ -40,3 +40,7 @@ def test_depth_of_bins(case: dict) -> None:
         depth = expected_depth(logits, bins)[0]
         limit = case["tolerance"]["absolute_per_max_depth"] * case["max_depth"]
         np.testing.assert_allclose(depth.numpy(), data["depth_linear"], rtol=0, atol=limit)
+
+
+def test_every_metric_is_compared() -> None:
+    assert len(OURS) == len(NAMES)

@@ -20,6 +20,7 @@ from dinoskip.io.images import turn_upright
 from dinoskip_dense.labels import DEPTH, NORMALS
 from dinoskip_dense.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
 from tests.helpers.signatures import SIZE, dataset, judged, save, stopping
+from tests.io.test_arrays import bomb
 
 
 def scene(folder: Path, number: int, metres: float = 2.0) -> str:
@@ -258,3 +259,10 @@ def test_kitti_by_the_lists_of_bts(tmp_path: Path) -> None:
         found = judged("depth", ["test"], kind="nyu", root=root, **settings)
         assert stopping(found) == [(state, "depth-scale")]
     assert "outdoor=true" in judged("depth", ["test"], kind="nyu", root=root, per_metre=256)[0].remedy
+
+
+def test_a_file_of_normals_that_would_fill_memory_is_refused(tmp_path: Path) -> None:
+    """It holds 300 MB of zeros, which deflate to a thousandth."""
+    bomb(tmp_path / "test" / "a.npz", (100 << 10, 1 << 10), 100 << 20)
+    with pytest.raises(DataError, match="more than 268,435,456"):
+        open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "test").read(0)

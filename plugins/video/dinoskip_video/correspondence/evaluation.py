@@ -64,6 +64,7 @@ def evaluate(given: TaskInputs) -> list[EvalResult]:
     if config.size % (multiple := given.backbone.size_multiple):
         near = max(1, round(config.size / multiple)) * multiple
         raise ConfigError(f"size: {config.size} is not a multiple of the patch size {multiple}", f"try {near}")
+    # All pairs. The scripts of sd-dino and LiFT default to 20 and 100 a category, LiFT's drawn with replacement.
     if not dataset.pairs:
         raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
     given.out.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,7 @@ class VideoConfig(ProtocolConfig):
         never below the short one: the script makes 480 x 448 of a square frame of 480, which distorts it. No frame of
         DAVIS is near enough to a square for that to matter.
         """
+        # The script knows patches of 8 and 16, which divide 64; for others whole patches are ours.
         short, step = self.short_side // patch * patch, 64 if 64 % patch == 0 else patch
         long = int(self.short_side * max(height, width) / min(height, width))
         sides = max(short, patch), max(long // step * step, short, patch)

@@ -138,6 +138,7 @@ def _follow(
 
 def _joined(tokens: Mapping[Layer, Tensor], place: Place) -> Tensor:
     """Return unit tokens (T, C) of a block, or (T, C·n) of several: their cosine is the mean of the blocks' cosines."""
+    # The script reads one block. Of several ours votes by the mean of their cosines: every block counts alike.
     parts = [unit_tokens(tokens[layer]) for layer in place.layers]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
 

@@ -137,6 +137,7 @@ def first_masks(labels: NDArray[np.uint8], grid: tuple[int, int]) -> NDArray[np.
 
     255 is background.
     """
+    # As the metric reads the truth. DINO's script has no such rule.
     small = np.asarray(Image.fromarray(np.where(labels == 255, 0, labels)).resize(grid[::-1], Image.Resampling.NEAREST))
     masks: NDArray[np.float32] = np.eye(int(small.max()) + 1, dtype=np.float32)[small.ravel()]
     return masks

@@ -16,7 +16,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results.rows import read_rows
 
-TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
+TASKS = Path(__file__).parents[4] / "configs" / "tasks.yaml"
 STORED = ("probe", "knn", "retrieve", "cluster", "tokencut", "saliency", "objects")
 LIVE = ("linear", "depth", "normals", "video", "correspondence")
 
