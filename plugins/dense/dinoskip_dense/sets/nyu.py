@@ -155,9 +155,8 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
     return LabelledNormals(image, unit.astype(np.float32), valid & (length > 0))
 
 
-def load_geonet(path: Path, _: Path) -> LabelledNormals:
-    """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
-    names = ("img", "depth", "norm")
+def _of_geonet(path: Path, *names: str) -> list[NDArray[Any]]:
+    """The first 480 × 640 pixels of these arrays of a MATLAB file."""
     with guard(path, "MATLAB file"):
         content = read_regular(path, MAX_FILE)
         declared = {name: shape for name, shape, _ in matlab().whosmat(io.BytesIO(content))}
@@ -166,7 +165,12 @@ def load_geonet(path: Path, _: Path) -> LabelledNormals:
         if (size := 8 * sum(math.prod(declared[name]) for name in names)) > MAX_FILE:
             raise DataError(f"{path}: refused: its arrays have {size:,} bytes, more than {MAX_FILE:,}")
         arrays = matlab().loadmat(io.BytesIO(content), variable_names=names)
-        image, depth, normals = (np.asarray(arrays[name])[:480, :640] for name in names)
+        return [np.asarray(arrays[name])[:480, :640] for name in names]
+
+
+def load_geonet(path: Path, _: Path) -> LabelledNormals:
+    """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
+    image, depth, normals = _of_geonet(path, "img", "depth", "norm")
     with guard(path, "image of GeoNet"):
         image = image + 2 * np.array(GEONET_MEANS)
         finite(image, "pixels", path)
@@ -177,6 +181,15 @@ def load_labelled(path: Path, _: Path) -> LabelledNormals:
     """Read a labelled image from its .npz: ``image`` uint8 (H, W, 3), ``depth`` in metres, ``normals`` (H, W, 3)."""
     content = read_arrays(path, "image", "depth", "normals", limit=MAX_FILE)
     return _labelled(content["image"], content["depth"], content["normals"], path)
+
+
+def load_depth_beside(path: Path) -> NDArray[np.float32]:
+    """Read the depth in metres, float32 (H, W), from a file of normals; 0 where it is not measured."""
+    if path.suffix == ".mat":
+        depth = _of_geonet(path, "depth")[0]
+    else:
+        depth = read_arrays(path, "depth", limit=MAX_FILE)["depth"]
+    return np.nan_to_num(depth.astype(np.float32))
 
 
 class NyuNormalsConfig(DatasetKind):
@@ -203,4 +216,4 @@ class NyuNormalsConfig(DatasetKind):
         kept = [path for i, path in enumerate(paths) if split != "train" or i not in NOT_USED]
         ids, files = tuple(path.stem for path in kept), tuple(kept)
         load = load_geonet if split == "train" else load_labelled
-        return NormalsDataset(self.dataset_name, split, ids, files, files, load)
+        return NormalsDataset(self.dataset_name, split, ids, files, files, load, load_depth_beside)
