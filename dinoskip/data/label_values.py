@@ -179,8 +179,8 @@ class LabelValues:
 
 def can_be_counted(opened: Any) -> bool:
     """Whether :func:`label_values` knows the labels of an opened split."""
-    own = SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder | DetectionDataset
-    return isinstance(opened, own) or isinstance(opened, MeasuredLabels)
+    own = SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder | DetectionDataset | MeasuredLabels
+    return isinstance(opened, own)
 
 
 def _empty(label: str, opened: Any) -> LabelValues:
@@ -235,7 +235,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
 
 def _follows(opened: Any) -> bool:
     """Whether the labels of a split have borders that edges of its photographs follow."""
-    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset) or isinstance(opened, Bordered)
+    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset | Bordered)
 
 
 def label_values(label: str, opened: Any, named: Named | None = None) -> LabelValues:

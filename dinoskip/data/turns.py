@@ -135,8 +135,13 @@ class Bordered(Protocol):
     map that hardly has one.
     """
 
-    def photograph(self, index: int, /) -> NDArray[np.uint8]: ...
-    def border(self, index: int, size: tuple[int, int], /) -> NDArray[np.bool_] | None: ...
+    def photograph(self, index: int, /) -> NDArray[np.uint8]:
+        """Return image ``index``."""
+        ...
+
+    def border(self, index: int, size: tuple[int, int], /) -> NDArray[np.bool_] | None:
+        """Return where the map of image ``index`` jumps."""
+        ...
 
 
 def _is_moderate(path: Path) -> bool:

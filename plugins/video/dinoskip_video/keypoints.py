@@ -94,8 +94,8 @@ def point_sums(pair: KeypointPair) -> dict[str, float]:
     """What one pair adds to sums.
 
     ``points`` counts those of both images, ``first`` those in the first pixel, ``copied`` pairs with the same three or
-    more points in both images. Of ``boxed`` points of target images ``inside`` lie in the object's box or a tenth of its
-    sides around it. Of ``fitted`` pairs with five points or more, ``explained`` sums how much of the places in the
+    more points in both images. Of ``boxed`` points of target images ``inside`` lie in the object's box or a tenth of
+    its sides around it. Of ``fitted`` pairs with five points or more, ``explained`` sums how much of the places in the
     target image the best affine map from the source explains: 1 all, 0 no more than chance.
     """
     source, target = pair.source_points, pair.target_points

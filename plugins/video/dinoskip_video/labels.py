@@ -41,8 +41,8 @@ def _pairs(opened: KeypointDataset) -> Count:
 
 
 # A right point lies in the box of its object. Of composed pairs all do, of boxes and points in other pixels few; no
-# published pair was at hand, so that half may be outside.
-_OUTSIDE = 0.5
+# published pair was at hand, so that a fifth may be outside.
+_OUTSIDE = 0.2
 _SOME = 5  # pairs below which a share of them says little
 # How much of the places of points a map from the other image must explain: of composed pairs all, of points in another
 # order 0 on average. Real objects differ in shape and pose, so that little is asked.
@@ -53,7 +53,7 @@ _CHANCE = 10  # pairs from which on the mean of another order is below that
 def _of_others(values: LabelValues) -> Finding | None:
     """Points that lie outside the boxes of their objects: in pixels of another size, or of other images."""
     boxed, inside = values.summed("boxed"), values.summed("inside")
-    if values.read < _SOME or not boxed or inside >= _OUTSIDE * boxed:
+    if values.read < _SOME or not boxed or inside >= (1 - _OUTSIDE) * boxed:
         return None
     text = f"{boxed - inside:.0f} of {boxed:.0f} keypoints of target images lie outside the boxes of their objects"
     remedy = "see whether points and boxes are in the same pixels, x before y"
