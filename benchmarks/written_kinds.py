@@ -20,6 +20,7 @@ from PIL import Image, ImageOps
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.data.sets.cityscapes import LABEL_IDS
+from dinoskip.data.sets.pascal_context import CLASSES
 
 Box = tuple[int, float, float, float, float]  # number of the class, x1 y1 x2 y2 in pixels
 Values = NDArray[np.uint8]
@@ -99,11 +100,13 @@ def _ids(labels: Values) -> Any:
 
 
 def pascal_context(change: Callable[[Values], Any], root: Path, scenes: Sequence[Scene]) -> None:
-    """Kind ``pascal_context``: 0 the background, objects as the first of the 59 classes."""
+    """Kind ``pascal_context``: objects as the first of the 59 classes, what is around them as walls, rims as other."""
+    wall = CLASSES.index("wall") + 1
     folder = root / "VOC2010"
     for number, scene in enumerate(scenes):
         _save(folder / f"JPEGImages/{number}.jpg", scene.image)
-        _save(folder / f"SegmentationClassContext/{number}.png", np.asarray(change(scene.labels)).astype(np.uint8))
+        labels = np.where(scene.labels == 0, wall, np.where(scene.labels == IGNORE, 0, scene.labels))
+        _save(folder / f"SegmentationClassContext/{number}.png", np.asarray(change(labels)).astype(np.uint8))
     _list(folder / "ImageSets/SegmentationContext/train.txt", map(str, range(len(scenes))))
 
 
@@ -113,8 +116,8 @@ def _list(path: Path, names: Iterable[str]) -> None:
 
 
 def _segment_colours(labels: Values) -> Values:
-    """The numbers of segments, 1000 times the class, as COCO writes them: red + 256 green + 65536 blue."""
-    numbers = np.where(labels == IGNORE, 0, labels.astype(np.int64) * 1000)
+    """The numbers of segments, 1000 times the value and one, as COCO writes them: red + 256 green + 65536 blue."""
+    numbers = np.where(labels == IGNORE, 0, labels.astype(np.int64) * 1000 + 1000)
     return np.stack([numbers % 256, numbers // 256 % 256, numbers // 65536], axis=-1).astype(np.uint8)
 
 
@@ -124,7 +127,7 @@ def panoptic(change: Callable[[Values], Any], names: Sequence[str], root: Path, 
     for number, scene in enumerate(scenes):
         _save(root / f"train2017/{number}.jpg", scene.image)
         _save(root / f"annotations/panoptic_train2017/{number}.png", change(_segment_colours(scene.labels)))
-        held = [int(value) for value in np.unique(scene.labels) if value not in {0, IGNORE}]
+        held = [int(value) + 1 for value in np.unique(scene.labels) if value != IGNORE]
         parts = [{"id": value * 1000, "category_id": value} for value in held]
         about.append({"image_id": number, "file_name": f"{number}.png", "segments_info": parts})
     categories = [{"id": value, "name": name} for value, name in enumerate(names, 1)]
@@ -323,15 +326,14 @@ def written_kinds(names: Sequence[str]) -> list[WrittenKind]:
         }),
         WrittenKind("pascal_context", "segmentation", MappingProxyType({"kind": "pascal_context"}), "train", {
             **_photographs(partial(pascal_context, lambda labels: labels)),
-            "reduced by one, background 255": partial(pascal_context, lambda v: (v.astype(int) - 1) % 256),
-            "one higher": partial(pascal_context, lambda v: v.astype(int) + 1),
-            "the 459 classes": partial(pascal_context, lambda v: np.where(v > 0, v.astype(int) * 20, 0)),
-            "objects 255": partial(pascal_context, lambda v: np.where(v > 0, 255, 0)),
+            "reduced by one, other 255": partial(pascal_context, lambda v: (v.astype(int) - 1) % 256),
+            "one higher, 59 as 0": partial(pascal_context, lambda v: (v.astype(int) + 1) % 60),
+            "of 459 classes": partial(pascal_context, lambda v: v.astype(int) * 4),
         }),
         WrittenKind("coco_panoptic", "segmentation", MappingProxyType({"kind": "coco_panoptic"}), "train", {
-            **_photographs(partial(panoptic, lambda colours: colours, names)),
-            "blue, green, red": partial(panoptic, lambda colours: colours[..., ::-1], names),
-            "numbers in 8 bits": partial(panoptic, lambda colours: colours[..., 0], names),
+            **_photographs(partial(panoptic, lambda colours: colours, every)),
+            "blue, green, red": partial(panoptic, lambda colours: colours[..., ::-1], every),
+            "numbers in 8 bits": partial(panoptic, lambda colours: colours[..., 0], every),
         }),
         WrittenKind("yolo", "detection", MappingProxyType({"kind": "yolo"}), "train", {
             **_photographs(right),
