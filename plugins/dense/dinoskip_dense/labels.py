@@ -108,7 +108,9 @@ def _unlike_depth(values: LabelValues) -> Finding | None:
     judged, unlike = values.summed("judged"), values.summed("unlike")
     if judged < _FEW or unlike <= judged / 2:
         return None
-    text = f"in {unlike:.0f} of {judged:.0f} files normals turn neither right nor down where depth does"
+    text = (
+        f"in {unlike:.0f} of {judged:.0f} files the first two components of normals do not follow depth along x and y"
+    )
     return Finding("normals-unlike-depth", "doubtful", text, "see the order of the axes: x, y, z in the last dimension")
 
 

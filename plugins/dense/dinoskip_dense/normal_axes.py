@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from dinoskip.data.edges import FEWEST
 from dinoskip.io.images import opencv
 
-STEP = 4  # pixels between those that are looked at: single pixels of a depth sensor are noise
+ACROSS = 56  # pixels along the shorter side that are looked at: neighbours of a depth sensor differ by noise
 _JUMP = 0.08  # of log depth between two of them: another surface begins, as in maps of depth
 _CLEAR = 0.3  # correlation from which on an axis has a direction: of 40 composed rooms the least is .94
 _CLEAR_Z = 0.1  # the same of the mean of z, of which the least is .19 there
-_UNLIKE = 0.1  # correlation below which normals do not follow depth: of exchanged axes it is about 0
+_OTHER = 0.2  # by which another component follows depth along an axis better where axes are exchanged, or none does
 _UNTURNED = 0.02  # length below which a component is 0: of walls that face the camera
 _MOST = 0.99  # share of the pixels that may have no negative component: single pixels are noise
 _BEND = 0.9  # cosine of neighbours at 192 pixels below which one surface ends: 26 degrees
@@ -27,24 +27,31 @@ def axis_sums(normals: NDArray[np.float32], valid: NDArray[np.bool_], depth: NDA
     """What one file adds to sums: of normals (H, W, 3), where they are known, and depth (H, W), 0 not measured.
 
     ``x+`` and ``x-`` count files whose x axis points right or left, ``y+`` down or up, ``z+`` into the image or out of
-    it; ``unlike`` those whose normals follow depth along neither axis; ``positive`` those without a negative component.
+    it; of ``judged`` ones ``unlike`` are those whose components 0 and 1 are not the ones that follow depth to the right
+    and down; ``positive`` those without a negative component.
     """
-    small, known = normals[::STEP, ::STEP], valid[::STEP, ::STEP]
+    step = max(1, min(valid.shape) // ACROSS)
+    small, known = normals[::step, ::step], valid[::step, ::step]
     found = {"files": 1.0}
     if known.sum() < FEWEST:
         return found
     found["positive"] = float((small[known] >= -_UNTURNED).all(1).mean() >= _MOST)
     means = {"z": float(small[known][:, 2].mean())}
-    slopes = [_slope(depth[::STEP, ::STEP], known, axis) for axis in (1, 0)]
-    table = [[_correlation(small[..., part], slope) for slope in slopes] for part in (0, 1)]
+    slopes = [_slope(depth[::step, ::step], known, axis) for axis in (1, 0)]
+    table = [[_correlation(small[..., part], slope) for slope in slopes] for part in range(3)]
     means |= {"x": table[0][0], "y": table[1][1]}
     for name, value in means.items():
         clear = _CLEAR_Z if name == "z" else _CLEAR
         found[f"{name}+"], found[f"{name}-"] = float(value >= clear), float(value <= -clear)
-    measured = any(np.isfinite(slope).sum() >= FEWEST for slope in slopes)
-    found["judged"] = float(measured)
-    found["unlike"] = float(measured and max(abs(means["x"]), abs(means["y"])) < _UNLIKE)
+    found["judged"] = float(any(np.isfinite(slope).sum() >= FEWEST for slope in slopes))
+    found["unlike"] = found["judged"] and float(any(_is_of_another(table, axis) for axis in (0, 1)))
     return found
+
+
+def _is_of_another(table: list[list[float]], axis: int) -> bool:
+    """Whether the component of an axis follows depth along it clearly less than another one, or none does."""
+    follows = [abs(of_component[axis]) for of_component in table]
+    return follows[axis] < _OTHER or max(follows) > follows[axis] + _OTHER
 
 
 def _slope(depth: NDArray[np.float32], known: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
