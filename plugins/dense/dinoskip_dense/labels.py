@@ -33,7 +33,8 @@ def _directions(opened: NormalsDataset) -> Count:
     return counts, read
 
 
-_UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
+# Of a metre: millimetres, TUM's and KITTI's maps, centimetres, inches (1 / .0254).
+_UNITS = (1000.0, 5000.0, 256.0, 100.0, 39.37)
 
 
 def _is_plausible(quantiles: Sequence[float], per_metre: float, *, outdoor: bool) -> bool:

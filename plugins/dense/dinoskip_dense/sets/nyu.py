@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -50,7 +51,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     lists = [root / name for name in LISTS[split] if (root / name).is_file()]
     if not lists:
         raise DataError(f"{root / LISTS[split][0]}: no such list", _advice(root))
-    lines = [line.split() for line in read_text(lists[0], "list of images").splitlines()]
+    lines = [_words(line) for line in read_text(lists[0], "list of images").splitlines()]
     short = next((i for i, line in enumerate(lines, 1) if len(line) == 1), None)
     if short is not None:
         raise DataError(f"{lists[0]}:{short}: a line is IMAGE DEPTH [FOCAL LENGTH]")
@@ -62,6 +63,12 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     folder = next((root / subfolder for subfolder in FOLDERS[split] if (root / subfolder / first).is_file()), root)
     pairs = ((confined(folder, image, lists[0]), _depth_path(root, folder, depth, lists[0])) for image, depth in names)
     return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line: divided by space, or where there is none by semicolons or commas, as tables are saved."""
+    words = line.split()
+    return words if len(words) != 1 else [word for word in re.split("[;,]", words[0]) if word]
 
 
 def _depth_path(root: Path, folder: Path, name: str, listed: Path) -> Path:
