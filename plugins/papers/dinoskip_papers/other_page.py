@@ -123,7 +123,6 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
 
 def _plain(item: PaperItem) -> dict[str, Any]:
     """Return the template's fields for an item without any study."""
-    command = ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
     return {
         "short": item.name,
         "title": f"{item.name}: {item.about}",
@@ -132,9 +131,20 @@ def _plain(item: PaperItem) -> dict[str, Any]:
         "figure": None,
         "picture": None,
         "found": "",
-        "why": item.why,
-        "made_by": command,
+        "why": reason(item),
+        "made_by": commands(item),
     }
+
+
+def commands(item: PaperItem) -> str:
+    """What a user enters to make an item: its configurations' runs, or commands of their own."""
+    return ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
+
+
+def reason(item: PaperItem) -> str:
+    """The note of an item as the beginning of a sentence; of one that is not made it is the reason."""
+    why = item.why if item.made_by or not item.why else f"not made: {item.why}"
+    return why[:1].upper() + why[1:]
 
 
 def _copied(path: Path, item: PaperItem, folder: Path, number: int) -> dict[str, str]:
@@ -152,7 +162,7 @@ def write_index(filled: Mapping[str, Mapping[str, tuple[int, int]]], studies: Ma
             "name": name,
             "title": RECORDS[name].title,
             "have": sum(have for have, _ in tables.values()),
-            "every": sum(every for _, every in tables.values()),
+            "every": sum(every for _, every in tables.values()),  # 0 where no printed number compares
             "items": len(RECORDS[name].items),
             "not_made": sum(not item.made_by for item in RECORDS[name].items),
         }
