@@ -65,9 +65,7 @@ def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
         with suppress(DataError, KeyError, TypeError, AttributeError):  # a note, for which nothing is refused
             manifest = read_manifest(published[node.id])
             record = manifest.info["record"]
-            accepted += manifest.info.get(ACCEPTED, ())
-            if spec is not None and node.variant not in files:
-                files[node.variant] = _file_of(spec, record["external"].get("backbone"))
+            accepted += [line for line in manifest.info.get(ACCEPTED, ()) if line.count(":") > 1]
             if node.stage == "data":
                 images[node.id.partition("/")[2], ""] = manifest.hash[:_SHOWN]
             for what, found in record["external"].items():
@@ -75,6 +73,8 @@ def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
                 if images_of:
                     images[name, split] = found[:_SHOWN]
                     formats.setdefault(name, record["settings"].get("dataset", {}).get("kind", ""))
+            if spec is not None and node.variant not in files:
+                files[node.variant] = _file_of(spec, record["external"].get("backbone"))
     of_data = {name: accepted_checks(accepted, name) for name in {line.split(":", 2)[1] for line in accepted}}
     return Sources(networks, files, formats, images, of_data)
 
