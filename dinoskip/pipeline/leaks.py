@@ -150,12 +150,12 @@ def split_verdicts(config: Any) -> dict[tuple[str, str], list[DataVerdict]]:
     return found
 
 
-def _of_two(one: SplitUse, *files: ImageFiles) -> list[DataVerdict]:
+def _of_two(one: SplitUse, scored: ImageFiles, used: ImageFiles) -> list[DataVerdict]:
     """Compare the scored images with the used ones."""
-    common = common_images(*files)
+    common = common_images(scored, used)
     found = [_verdict(one, common)] if common.count else []
     if not common.same:
-        near = near_images.near_images(*files, *map(Thumbnails.of, files))
+        near = near_images.near_images(scored, used, Thumbnails.of(scored), Thumbnails.of(used))
         found += [_near_verdict(one, near)] if near.count else []
     return found
 
