@@ -20,7 +20,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import evenly_spread
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
-from dinoskip.data.turns import Bordered, TurnLevels, turn_levels
+from dinoskip.data.turns import BorderedMaps, TurnLevels, turn_levels
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask, stored_geometry
@@ -235,7 +235,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
 
 def _follows(opened: Any) -> bool:
     """Whether the labels of a split have borders that edges of its photographs follow."""
-    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset | Bordered)
+    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset | BorderedMaps)
 
 
 def label_values(label: str, opened: Any, named: Named | None = None) -> LabelValues:
@@ -251,7 +251,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
     if isinstance(opened, DepthMaps):
         return replace(_depths(found, opened, chosen), turns=turn_levels(opened, chosen))
     if isinstance(opened, MeasuredLabels):
-        turns = turn_levels(opened, chosen) if isinstance(opened, Bordered) else TurnLevels()
+        turns = turn_levels(opened, chosen) if isinstance(opened, BorderedMaps) else TurnLevels()
         return replace(_measured(found, opened, chosen), turns=turns)
     turns = turn_levels(opened, evenly_spread(len(opened), MOST_DEEP))
     if isinstance(opened, DetectionDataset):

@@ -105,7 +105,7 @@ def _of_one(levels: NDArray[np.float64], name: str, by: Borders) -> TurnLevels:
 
 def _borders_of_split(opened: Any, indices: Sequence[int]) -> Borders:
     """Outlines of objects tell more than their boxes, where a file of moderate size has them."""
-    if isinstance(opened, Bordered):
+    if isinstance(opened, BorderedMaps):
         return "jumps"
     if not isinstance(opened, DetectionDataset):
         return "masks"
@@ -128,7 +128,7 @@ class _Outlined(Protocol):
 
 
 @runtime_checkable
-class Bordered(Protocol):
+class BorderedMaps(Protocol):
     """Maps of every pixel, such as depth, that have borders where their values jump.
 
     ``photograph`` is uint8 (H, W, 3) in the frame of its map, ``border`` bool at a size (height, width), None for a
@@ -171,7 +171,7 @@ def _levels_of_masks(opened: Any, index: int) -> NDArray[np.float64] | None:
     return None if border is None else _turned_levels(ranks, border)
 
 
-def _levels_of_jumps(opened: Bordered, index: int) -> NDArray[np.float64] | None:
+def _levels_of_jumps(opened: BorderedMaps, index: int) -> NDArray[np.float64] | None:
     small = small_image(opened.photograph(index))
     if _is_noise(small):
         return None

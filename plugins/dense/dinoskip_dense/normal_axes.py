@@ -24,7 +24,7 @@ _BEND = 0.9  # cosine of neighbours at 192 pixels below which one surface ends: 
 
 
 def axis_sums(normals: NDArray[np.float32], valid: NDArray[np.bool_], depth: NDArray[np.float32]) -> dict[str, float]:
-    """What one file adds to sums: of normals (H, W, 3), where they are known, and depth (H, W), 0 not measured.
+    """Return what one file adds to sums: of normals (H, W, 3), where they are known, and depth (H, W), 0 not measured.
 
     ``x+`` and ``x-`` count files whose x axis points right or left, ``y+`` down or up, ``z+`` into the image or out of
     it; of ``judged`` ones ``unlike`` are those whose components 0 and 1 are not the ones that follow depth to the right

@@ -137,7 +137,7 @@ def _plain(item: PaperItem) -> dict[str, Any]:
 
 
 def commands(item: PaperItem) -> str:
-    """What a user enters to make an item: its configurations' runs, or commands of their own."""
+    """Commands that make an item: its configurations' runs, or commands of their own."""
     return ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
 
 

@@ -74,7 +74,7 @@ class KeypointDataset:
         return len(self.pairs)
 
     def measured(self, index: int) -> dict[str, float]:
-        """What pair ``index`` says of its points, as :func:`point_sums` names it."""
+        """Return the sums of pair ``index``, as :func:`point_sums` names it."""
         return point_sums(self.pairs[index])
 
     def path(self, index: int) -> Path:
@@ -91,7 +91,7 @@ _BEYOND = 0.1  # of the sides of the box: points on the rim of an object may lie
 
 
 def point_sums(pair: KeypointPair) -> dict[str, float]:
-    """What one pair adds to sums.
+    """Return what one pair adds to sums.
 
     ``points`` counts those of both images, ``first`` those in the first pixel, ``copied`` pairs with the same three or
     more points in both images. Of ``boxed`` points of target images ``inside`` lie in the object's box or a tenth of
