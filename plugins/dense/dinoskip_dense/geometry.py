@@ -126,7 +126,7 @@ class NormalsDataset(LabelledImages):
         return len(self)
 
     def measured(self, index: int) -> dict[str, float]:
-        """Return the sums of image ``index`` on the directions of axes, as :func:`dinoskip_dense.normal_axes.axis_sums` names it."""
+        """Return what image ``index`` says of the axes: :func:`dinoskip_dense.normal_axes.axis_sums`."""
         labelled, depth = self.read(index), self.load_depth(self.normal_paths[index])
         if depth.shape != labelled.valid.shape:
             raise violated(self.normal_paths[index], f"depth {depth.shape} does not fit normals {labelled.valid.shape}")
