@@ -85,7 +85,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     counts: dict[str, tuple[int, int]] = {}
-    parts, lines = [], []
+    parts, lines, of_paper = [], [], list[FoundStudy]()
     for number, item in enumerate(paper.items):
         part = {**_plain(item), "name": f"item-{number}", "key": item.name}
         found = [study for study in studies if study.made(item)]
@@ -102,6 +102,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
             part |= {"there": "run", "made_by": ""}
         if picture := next((path for study in found if (path := study.figure(item.figure))), None):
             part |= {"picture": _copied(picture, item, out / "img", number)}
+        of_paper += [study for study in found if study not in of_paper]
         if found:
             part["found"] = ", ".join(str(study.folder) for study in found)
         parts.append(part)
@@ -111,8 +112,8 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
         "configurations; what is not made has its reason",
         "claims": None,
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for study in studies for line in study.numbers.report.confounds)),
-        "sources": {str(study.folder): study.name for study in studies},
+        "cautions": list(dict.fromkeys(line for study in of_paper for line in study.numbers.report.confounds)),
+        "sources": {str(study.folder): study.name for study in of_paper},
     }
     render_page(out / "index.html", "paper.html", context, styles=STYLES, folder=TEMPLATES)
     rows = [[part["title"], part["there"], part["made_by"], part["why"]] for part in parts]
