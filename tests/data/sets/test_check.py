@@ -108,7 +108,18 @@ def test_boxes_and_own_masks(tmp_path: Path) -> None:
 def test_the_command_takes_settings_of_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("train2017", "val2017"):
         write(tmp_path, part, f"stuffthingmaps/{part}", 2, 181)
-    given = ["data", "check", "coco_stuff", "--data", str(tmp_path), "--sample", "1", "classes=27"]
+    given = [
+        "data",
+        "check",
+        "coco_stuff",
+        "--data",
+        str(tmp_path),
+        "--sample",
+        "1",
+        "classes=27",
+        "--accept",
+        "equal-files:coco_stuff27",
+    ]
     assert main([*given, "--json"]) == 0
     train, val = json.loads(capsys.readouterr().out)
     assert (train["dataset"], train["found"], train["sampled"], len(val["classes"])) == ("coco_stuff27", 2, 1, 27)
