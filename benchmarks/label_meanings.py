@@ -42,7 +42,8 @@ from dinoskip.settings.config import RawConfig, validate
 
 Values = NDArray[np.int64]
 SIZES = (1, 5, 20)
-_VIDEOS, _ROOMS, _FOLDER = "davis (composed videos)", "rooms", "folder (Imagenette)"
+_VIDEOS, _ROOMS, _FOLDER = "davis (composed videos)", "rooms (depth)", "folder (Imagenette)"
+_NORMALS, _PAIRS = "rooms (normals)", "pairs with keypoints"
 SETS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "voc": ({"kind": "voc", "root": "voc_mini/VOCdevkit"}, ("train", "val")),
     "ade20k": ({"kind": "ade20k", "root": "ade_mini"}, ("train", "val")),
@@ -253,6 +254,85 @@ def _metres(draws: int) -> Iterator[Row]:
             changed = [replace(part, per_metre=per_metre) for part in opened]
             each = [one for part in changed for one in _of_each("depth", part)]
             yield [_ROOMS, f"read at {per_metre:g} a metre", str(len(each)), *_rates(each, config, draws)]
+        for change, parts in _turned_maps(opened, folder):
+            each = [one for part in parts for one in _of_each("depth", part)]
+            yield [_ROOMS, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _turned_maps(opened: Any, tmp: str) -> Iterator[tuple[str, Any]]:
+    """The splits of rooms with their photographs turned against the maps."""
+    for turn in (2, 3, 4, 6):
+        yield f"photographs {TURN_NAMES[turn - 1]}", [_turned(part, turn, _new(tmp)) for part in opened]
+
+
+Axes = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+NORMALS: Mapping[str, tuple[Axes, str]] = {
+    "as they are": (lambda normals: normals, "all"),
+    "z into the image": (lambda normals: normals * np.float32([1, 1, -1]), "test"),
+    "y up": (lambda normals: normals * np.float32([1, -1, 1]), "test"),
+    "x to the left": (lambda normals: normals * np.float32([-1, 1, 1]), "test"),
+    "all three, in all files": (lambda normals: -normals, "all"),
+    "y before x": (lambda normals: normals[..., [1, 0, 2]], "all"),
+    "z first": (lambda normals: normals[..., [2, 0, 1]], "all"),
+    "as colours": (lambda normals: (normals + 1) / 2, "all"),
+}
+"""What is done to normals, and whether in all files or in those of the test split alone."""
+
+
+def _normals(draws: int) -> Iterator[Row]:
+    """Normals of rooms in another convention of their axes, in some files or all, and turned photographs."""
+    settings = {"kind": "rooms", "images": 40, "val_fraction": 0.5}
+    config: Any = validate(OneDataset, RawConfig({"dataset": settings})).dataset
+    with tempfile.TemporaryDirectory() as folder:
+        root = config.generate(Path(folder) / "rooms")
+        opened = [open_labels(LABELS["normals"], config, split, root) for split in ("train", "test")]
+        changed = [
+            (change, [_other_axes(part, axes) if where in {"all", part.split} else part for part in opened])
+            for change, (axes, where) in NORMALS.items()
+        ]
+        for change, parts in [*changed, *_turned_maps(opened, folder)]:
+            each = [one for part in parts for one in _of_each("normals", part)]
+            yield [_NORMALS, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _other_axes(opened: Any, axes: Axes) -> Any:
+    def load(image: Path, path: Path) -> Any:
+        given = opened.load(image, path)
+        return replace(given, normals=_unit(axes(given.normals)))
+
+    return replace(opened, load=load)
+
+
+def _unit(normals: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors of length 1, as readers make them."""
+    length = np.linalg.norm(normals, axis=-1, keepdims=True)
+    return (normals / np.maximum(length, 1e-6)).astype(np.float32)
+
+
+def _keypoints(draws: int) -> Iterator[Row]:
+    """Pairs of composed objects whose points are of other pixels, another order or another image."""
+    config: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes_pairs"}})).dataset
+    rng = np.random.default_rng(0)
+    changes: Mapping[str, Callable[[Any], Any]] = {
+        "as they are": lambda pair: pair,
+        "in shares of the sides": lambda pair: _with_points(pair, lambda points: points / config.size),
+        "of images of half the size": lambda pair: _with_points(pair, lambda points: points / 2),
+        "y before x": lambda pair: _with_points(pair, lambda points: points[:, ::-1]),
+        "mirrored, boxes not": lambda pair: _with_points(pair, lambda points: [config.size, 0] + points * [-1, 1]),
+        "source's points for the target": lambda pair: replace(pair, target_points=pair.source_points),
+        "another order in the target": lambda pair: replace(pair, target_points=rng.permutation(pair.target_points)),
+        "halves exchanged in the target": lambda pair: replace(pair, target_points=np.roll(pair.target_points, 4, 0)),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        opened: Any = open_labels(LABELS["correspondence"], config, "test", config.generate(Path(folder)))
+        for change, function in changes.items():
+            each = _of_each("correspondence", replace(opened, pairs=tuple(map(function, opened.pairs))))
+            yield [_PAIRS, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _with_points(pair: Any, function: Callable[[Any], Any]) -> Any:
+    source, target = (np.asarray(function(points)) for points in (pair.source_points, pair.target_points))
+    return replace(pair, source_points=source, target_points=target)
 
 
 def _halved(opened: Any, out: Path) -> Any:
@@ -315,6 +395,8 @@ def main() -> None:
             *_written(composed, args.draws, args.only),
             *(_videos(args.draws) if args.only in _VIDEOS else ()),
             *(_metres(args.draws) if args.only in _ROOMS else ()),
+            *(_normals(args.draws) if args.only in _NORMALS else ()),
+            *(_keypoints(args.draws) if args.only in _PAIRS else ()),
             *(_classes(args.data, _new(folder), max(1, args.draws // 10)) if args.only in _FOLDER else ()),
         ]
     head = ("kind", "labels", "files", *(f"n = {size}: refused / doubtful, %" for size in SIZES))

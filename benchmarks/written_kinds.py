@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.data.sets.cityscapes import LABEL_IDS
+from dinoskip.data.sets.pascal_context import CLASSES
 
 Box = tuple[int, float, float, float, float]  # number of the class, x1 y1 x2 y2 in pixels
 Values = NDArray[np.uint8]
@@ -98,6 +99,42 @@ def _ids(labels: Values) -> Any:
     return np.where(labels == 0, 0, np.array(LABEL_IDS)[18 - labels % 19])
 
 
+def pascal_context(change: Callable[[Values], Any], root: Path, scenes: Sequence[Scene]) -> None:
+    """Kind ``pascal_context``: objects as the first of the 59 classes, what is around them as walls, rims as other."""
+    wall = CLASSES.index("wall") + 1
+    folder = root / "VOC2010"
+    for number, scene in enumerate(scenes):
+        _save(folder / f"JPEGImages/{number}.jpg", scene.image)
+        labels = np.where(scene.labels == 0, wall, np.where(scene.labels == IGNORE, 0, scene.labels))
+        _save(folder / f"SegmentationClassContext/{number}.png", np.asarray(change(labels)).astype(np.uint8))
+    _list(folder / "ImageSets/SegmentationContext/train.txt", map(str, range(len(scenes))))
+
+
+def _list(path: Path, names: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{name}\n" for name in names))
+
+
+def _segment_colours(labels: Values) -> Values:
+    """The numbers of segments, 1000 times the value and one, as COCO writes them: red + 256 green + 65536 blue."""
+    numbers = np.where(labels == IGNORE, 0, labels.astype(np.int64) * 1000 + 1000)
+    return np.stack([numbers % 256, numbers // 256 % 256, numbers // 65536], axis=-1).astype(np.uint8)
+
+
+def panoptic(change: Callable[[Values], Any], names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
+    """Kind ``coco_panoptic``: ``change`` is of the colours (H, W, 3) of the segments' numbers."""
+    about = []
+    for number, scene in enumerate(scenes):
+        _save(root / f"train2017/{number}.jpg", scene.image)
+        _save(root / f"annotations/panoptic_train2017/{number}.png", change(_segment_colours(scene.labels)))
+        held = [int(value) + 1 for value in np.unique(scene.labels) if value != IGNORE]
+        parts = [{"id": value * 1000, "category_id": value} for value in held]
+        about.append({"image_id": number, "file_name": f"{number}.png", "segments_info": parts})
+    categories = [{"id": value, "name": name} for value, name in enumerate(names, 1)]
+    content = {"annotations": about, "categories": categories}
+    (root / "annotations/panoptic_train2017.json").write_text(json.dumps(content))
+
+
 # --- boxes ---------------------------------------------------------------------------------------------
 
 Line = Callable[[Box, tuple[int, int]], Sequence[float]]
@@ -139,8 +176,22 @@ def yolo(line: Line, leave_out: int, names: Sequence[str], root: Path, scenes: S
     (root / "classes.txt").write_text("\n".join(names))
 
 
-def coco_json(bbox: Callable[[Box], list[float]], names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
+Sides = Callable[[Box], list[float]]
+
+
+def coco_json(bbox: Sides, names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
     """Kind ``coco_json``: ``bbox`` gives what stands in the place of x, y, width, height."""
+    _coco(bbox, names, root, root / "annotations.json", scenes)
+
+
+def coco20k(bbox: Sides, names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
+    """Kind ``coco20k``: the same in COCO's folders, and the list."""
+    (root / "annotations").mkdir(parents=True)
+    _coco(bbox, names, root / "train2014", root / "annotations/instances_train2014.json", scenes)
+    _list(root / "coco_20k_filenames.txt", (f"train2014/{number}.jpg" for number in range(len(scenes))))
+
+
+def _coco(bbox: Sides, names: Sequence[str], root: Path, path: Path, scenes: Sequence[Scene]) -> None:
     images, entries = [], []
     for number, scene in enumerate(scenes):
         _save(root / f"{number}.jpg", scene.image)
@@ -151,11 +202,56 @@ def coco_json(bbox: Callable[[Box], list[float]], names: Sequence[str], root: Pa
             entries.append({**about, "bbox": bbox(box)})
     categories = [{"id": number, "name": name} for number, name in enumerate(names)]
     content = {"images": images, "annotations": entries, "categories": categories}
-    (root / "annotations.json").write_text(json.dumps(content))
+    path.write_text(json.dumps(content))
 
 
 def _sized(box: Box) -> list[float]:
     return [box[1], box[2], box[3] - box[1], box[4] - box[2]]
+
+
+def supervisely(corners: Sides, names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
+    """Kind ``supervisely``: ``corners`` gives what stands in the place of x1, y1, x2, y2."""
+    (root / "train/ann").mkdir(parents=True)
+    for number, scene in enumerate(scenes):
+        _save(root / f"train/img/{number}.jpg", scene.image)
+        height, width = scene.image.shape[:2]
+        objects = [
+            {"classTitle": names[box[0]], "geometryType": "rectangle",
+             "points": {"exterior": [corners(box)[:2], corners(box)[2:]], "interior": []}}
+            for box in scene.boxes
+        ]  # fmt: skip
+        text = json.dumps({"size": {"height": height, "width": width}, "objects": objects})
+        (root / f"train/ann/{number}.jpg.json").write_text(text)
+    classes = [{"title": name, "shape": "rectangle"} for name in names]
+    (root / "meta.json").write_text(json.dumps({"classes": classes}))
+
+
+def cvat(corners: Sides, names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
+    """Kind ``cvat``: one XML; ``corners`` as for ``supervisely``."""
+    text = ""
+    for number, scene in enumerate(scenes):
+        _save(root / f"images/train/{number}.jpg", scene.image)
+        height, width = scene.image.shape[:2]
+        boxes = ""
+        for box in scene.boxes:
+            x1, y1, x2, y2 = corners(box)
+            boxes += f'<box label="{names[box[0]]}" xtl="{x1}" ytl="{y1}" xbr="{x2}" ybr="{y2}"/>'
+        about = f'id="{number}" name="{number}.jpg" subset="train" width="{width}" height="{height}"'
+        text += f"<image {about}>{boxes}</image>"
+    (root / "annotations.xml").write_text(f"<annotations>{text}</annotations>")
+
+
+def _corners_of(box: Box) -> list[float]:
+    return list(box[1:])
+
+
+def _sides(writer: Callable[..., None], right: Sides, names: Sequence[str]) -> dict[str, Writer]:
+    """Return what a kind with boxes in pixels is tried with; ``right`` are its four numbers."""
+    return {
+        **_photographs(partial(writer, right, names)),
+        "y before x": partial(writer, lambda box: [right(box)[at] for at in (1, 0, 3, 2)], names),
+        "shares, not pixels": partial(writer, lambda box: [value / 1000 for value in right(box)], names),
+    }
 
 
 def voc_xml(swap: bool, names: Sequence[str], root: Path, scenes: Sequence[Scene]) -> None:
@@ -228,6 +324,17 @@ def written_kinds(names: Sequence[str]) -> list[WrittenKind]:
             "train ids named labelIds": partial(cityscapes, "labelIds", _train_ids),
             "ids named labelTrainIds": partial(cityscapes, "labelTrainIds", _ids),
         }),
+        WrittenKind("pascal_context", "segmentation", MappingProxyType({"kind": "pascal_context"}), "train", {
+            **_photographs(partial(pascal_context, lambda labels: labels)),
+            "reduced by one, other 255": partial(pascal_context, lambda v: (v.astype(int) - 1) % 256),
+            "one higher, 59 as 0": partial(pascal_context, lambda v: (v.astype(int) + 1) % 60),
+            "of 459 classes": partial(pascal_context, lambda v: v.astype(int) * 4),
+        }),
+        WrittenKind("coco_panoptic", "segmentation", MappingProxyType({"kind": "coco_panoptic"}), "train", {
+            **_photographs(partial(panoptic, lambda colours: colours, every)),
+            "blue, green, red": partial(panoptic, lambda colours: colours[..., ::-1], every),
+            "numbers in 8 bits": partial(panoptic, lambda colours: colours[..., 0], every),
+        }),
         WrittenKind("yolo", "detection", MappingProxyType({"kind": "yolo"}), "train", {
             **_photographs(right),
             "numbered from 1": partial(yolo, _from_one, -1, names),
@@ -237,10 +344,20 @@ def written_kinds(names: Sequence[str]) -> list[WrittenKind]:
             "y before x": partial(yolo, _rows_first, -1, names),
         }),
         WrittenKind("coco_json", "detection", MappingProxyType({"kind": "coco_json"}), "all", {
-            **_photographs(partial(coco_json, _sized, names)),
-            "corners, not sizes": partial(coco_json, lambda box: list(box[1:]), names),
-            "y before x": partial(coco_json, lambda box: [_sized(box)[at] for at in (1, 0, 3, 2)], names),
-            "shares, not pixels": partial(coco_json, lambda box: [value / 1000 for value in _sized(box)], names),
+            **_sides(coco_json, _sized, names),
+            "corners, not sizes": partial(coco_json, _corners_of, names),
+        }),
+        WrittenKind("coco20k", "detection", MappingProxyType({"kind": "coco20k"}), "train2014", {
+            **_sides(coco20k, _sized, names),
+            "corners, not sizes": partial(coco20k, _corners_of, names),
+        }),
+        WrittenKind("supervisely", "detection", MappingProxyType({"kind": "supervisely"}), "train", {
+            **_sides(supervisely, _corners_of, names),
+            "sizes, not corners": partial(supervisely, _sized, names),
+        }),
+        WrittenKind("cvat", "detection", MappingProxyType({"kind": "cvat"}), "train", {
+            **_sides(cvat, _corners_of, names),
+            "sizes, not corners": partial(cvat, _sized, names),
         }),
         WrittenKind("voc_xml", "detection", MappingProxyType({"kind": "voc_xml"}), "train", {
             **_photographs(partial(voc_xml, False, names)),

@@ -27,6 +27,7 @@ from dinoskip.data.sets.prepare import prepare as unpack
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import ConfigError
 from dinoskip.io.output import given_folder
+from dinoskip.pipeline.leaks import split_verdicts
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.runtime.console import say
 from dinoskip.settings.config import RawConfig, apply_overrides, validate
@@ -71,7 +72,11 @@ def check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults, or verdicts on the labels that stop a command."""
     tree: dict[str, Any] = {"kind": args.kind, "root": args.data}
     source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
-    rows = check_dataset(validate(OneDataset, source).dataset, sample=args.sample or None)
+    config = validate(OneDataset, source).dataset
+    rows = check_dataset(config, sample=args.sample or None)
+    between = split_verdicts(config)
+    for row in rows:
+        row.verdicts += between.get((row.task, row.split), [])
     if args.json:
         print_json([asdict(row) for row in rows])
     else:

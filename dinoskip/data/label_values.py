@@ -6,7 +6,8 @@ The latter is measured on at most a hundred files. :mod:`dinoskip.data.sets.sign
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,18 +20,21 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import evenly_spread
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
-from dinoskip.data.turns import TurnLevels, turn_levels
+from dinoskip.data.turns import BorderedMaps, TurnLevels, turn_levels
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask, stored_geometry
 
-VERSION = 3
+VERSION = 4
 """Of what is counted: part of the key under which it is kept."""
 MOST = 5000
 """Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
 MOST_DEEP = 100
 """Files of which more than the values is asked (depth, annotations, the shape of regions, segments in colours): the
 rates of SIGNATURES do not change beyond 20."""
+MOST_MEASURED = 40
+"""Files, or pairs of images, of a split of :class:`MeasuredLabels`: the rates of SIGNATURES hardly change beyond 20,
+and maps of normals have several MB each."""
 _DEEP = 0.015  # of the short side: the void that VOC draws around objects is thinner than twice this
 _MOST_AREA = 0.2  # of an image that one class counts with
 _VALUES = 256  # of a mask of 8 bits
@@ -58,6 +62,18 @@ class DepthMaps(Protocol):
     def per_metre(self) -> float: ...
 
 
+@runtime_checkable
+class MeasuredLabels(Protocol):
+    """A split that says itself what its labels add to sums: item i of ``measured_items`` adds ``measured(i)``.
+
+    Items are images, or what else the label has. ``measured`` raises :class:`DataError` for one that cannot be read.
+    """
+
+    @property
+    def measured_items(self) -> int: ...
+    def measured(self, index: int, /) -> Mapping[str, float]: ...
+
+
 @dataclass(frozen=True)
 class LabelValues:
     """Counts over the label files of one or more splits with the same meaning.
@@ -72,7 +88,8 @@ class LabelValues:
     whether it is of streets. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
     images, ``swapped`` those of them that are as high as these are wide. Of
-    ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class.
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class. ``sums``
+    are (split, name, sum over items) of :class:`MeasuredLabels`.
     """
 
     label: str
@@ -105,6 +122,11 @@ class LabelValues:
     boxes: int = 0
     unit_boxes: int = 0
     objects: tuple[int, ...] = ()
+    sums: tuple[tuple[str, str, float], ...] = ()
+
+    def summed(self, name: str, split: str | None = None) -> float:
+        """Return the sum of this name, over all splits or of one; 0 without it."""
+        return sum(value for of, one, value in self.sums if one == name and split in {None, of})
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -125,7 +147,7 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "sums",
         )  # fmt: skip
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit")
         return replace(
@@ -150,13 +172,15 @@ class LabelValues:
             {name: tuple(it) if isinstance(it, list) else it for name, it in of.items()}
             for of in (stored, stored.get("turns", {}))
         )
-        known: dict[str, Any] = {**fields, "turns": TurnLevels(**dict[str, Any](turns))}
+        sums = tuple((str(split), str(name), float(value)) for split, name, value in fields.get("sums", ()))
+        known: dict[str, Any] = {**fields, "turns": TurnLevels(**dict[str, Any](turns)), "sums": sums}
         return cls(**known)
 
 
 def can_be_counted(opened: Any) -> bool:
     """Whether :func:`label_values` knows the labels of an opened split."""
-    return isinstance(opened, SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder | DetectionDataset)
+    own = SegmentationDataset | DepthMaps | NumberedMaps | LabelledFolder | DetectionDataset | MeasuredLabels
+    return isinstance(opened, own)
 
 
 def _empty(label: str, opened: Any) -> LabelValues:
@@ -178,6 +202,8 @@ def _has_values(opened: SegmentationDataset) -> bool:
 
 def _sample(opened: Any) -> list[int]:
     """Positions of the label files that are read, evenly spread."""
+    if isinstance(opened, MeasuredLabels):
+        return evenly_spread(opened.measured_items, MOST_MEASURED)
     of_values = not isinstance(opened, SegmentationDataset) or _has_values(opened)
     most = MOST if of_values and not isinstance(opened, DepthMaps | DetectionDataset) else MOST_DEEP
     return evenly_spread(len(opened), most)
@@ -209,7 +235,7 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
 
 def _follows(opened: Any) -> bool:
     """Whether the labels of a split have borders that edges of its photographs follow."""
-    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset)
+    return isinstance(opened, SegmentationDataset | NumberedMaps | DetectionDataset | BorderedMaps)
 
 
 def label_values(label: str, opened: Any, named: Named | None = None) -> LabelValues:
@@ -223,7 +249,10 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         numbers = tuple(range(len(found.names)))
         return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
     if isinstance(opened, DepthMaps):
-        return _depths(found, opened, chosen)
+        return replace(_depths(found, opened, chosen), turns=turn_levels(opened, chosen))
+    if isinstance(opened, MeasuredLabels):
+        turns = turn_levels(opened, chosen) if isinstance(opened, BorderedMaps) else TurnLevels()
+        return replace(_measured(found, opened, chosen), turns=turns)
     turns = turn_levels(opened, evenly_spread(len(opened), MOST_DEEP))
     if isinstance(opened, DetectionDataset):
         return _boxes(replace(found, read=len(chosen), turns=turns), opened, chosen)
@@ -264,6 +293,20 @@ def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> Lab
     return replace(
         found, read=len(chosen), unreadable=len(failed), first_unreadable=failed[0] if failed else "",
         quantiles=quantiles, per_metre=opened.per_metre, outdoor=bool(getattr(opened, "outdoor", False)),
+    )  # fmt: skip
+
+
+def _measured(found: LabelValues, opened: MeasuredLabels, chosen: Sequence[int]) -> LabelValues:
+    sums, failed = Counter[str](), list[str]()
+    for index in chosen:
+        try:
+            sums.update(opened.measured(index))
+        except DataError as error:
+            failed.append(str(error))
+    return replace(
+        found, total=opened.measured_items, read=len(chosen), unreadable=len(failed),
+        first_unreadable=next(iter(failed), ""),
+        sums=tuple((found.splits[0], name, float(value)) for name, value in sorted(sums.items())),
     )  # fmt: skip
 
 

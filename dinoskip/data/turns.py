@@ -7,7 +7,7 @@ for 61 to 70 % of single photographs, borders for 95 to 99 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,12 +30,12 @@ TURN_NAMES = (
 # Neighbouring pixels of noise have nothing in common, and of it every border is an edge: of 250 photographs of VOC,
 # ADE20K and COCO at this size the least correlation was .79.
 _LEAST_CORRELATION = 0.5
-Borders = Literal["masks", "outlines", "boxes"]
+Borders = Literal["masks", "outlines", "boxes", "jumps"]
 # How much better one file must follow in a turn, and how well, to be said to be turned by itself. Of 380 right files
 # with masks or outlines (VOC, ADE20K, COCO) none is by .12, of mirrored ones 70 to 94 % are; by boxes at .2 none of
 # 326 is mirrored and 3 are upside down, of mirrored ones 30 to 39 % are found.
 _STRAY: Mapping[Borders, tuple[float, float]] = MappingProxyType(
-    {"masks": (0.12, 0.65), "outlines": (0.12, 0.65), "boxes": (0.2, 0.7)}
+    {"masks": (0.12, 0.65), "outlines": (0.12, 0.65), "boxes": (0.2, 0.7), "jumps": (0.2, 0.7)}
 )
 _MOST_JSON = 64 << 20  # bytes of annotations that are read once more for outlines: COCO's 5,000 have 20 MB
 
@@ -78,7 +78,7 @@ class TurnLevels:
 def turn_levels(opened: Any, indices: Sequence[int]) -> TurnLevels:
     """Compare labels of these images of a split with their photographs; what cannot be read is passed over."""
     by = _borders_of_split(opened, indices)
-    of_file = {"masks": _levels_of_masks, "boxes": _levels_of_boxes, "outlines": _levels_of_outlines}[by]
+    of_file = _LEVELS[by]
     total = TurnLevels(by=by)
     for index in indices:
         try:
@@ -105,6 +105,8 @@ def _of_one(levels: NDArray[np.float64], name: str, by: Borders) -> TurnLevels:
 
 def _borders_of_split(opened: Any, indices: Sequence[int]) -> Borders:
     """Outlines of objects tell more than their boxes, where a file of moderate size has them."""
+    if isinstance(opened, BorderedMaps):
+        return "jumps"
     if not isinstance(opened, DetectionDataset):
         return "masks"
     if not indices or not isinstance(opened, _Outlined) or not _is_moderate(opened.annotation_paths[0]):
@@ -123,6 +125,23 @@ class _Outlined(Protocol):
     annotation_paths: tuple[Path, ...]
 
     def masks(self, index: int) -> list[NDArray[np.bool_]]: ...
+
+
+@runtime_checkable
+class BorderedMaps(Protocol):
+    """Maps of every pixel, such as depth, that have borders where their values jump.
+
+    ``photograph`` is uint8 (H, W, 3) in the frame of its map, ``border`` bool at a size (height, width), None for a
+    map that hardly has one.
+    """
+
+    def photograph(self, index: int, /) -> NDArray[np.uint8]:
+        """Return image ``index``."""
+        ...
+
+    def border(self, index: int, size: tuple[int, int], /) -> NDArray[np.bool_] | None:
+        """Return where the map of image ``index`` jumps."""
+        ...
 
 
 def _is_moderate(path: Path) -> bool:
@@ -149,8 +168,19 @@ def _levels_of_masks(opened: Any, index: int) -> NDArray[np.float64] | None:
     ranks = edge_ranks(small)
     labels = without_void(opened.label(index), (ranks.shape[0], ranks.shape[1]))
     border = None if labels is None else borders_of(labels)
-    if border is None:
+    return None if border is None else _turned_levels(ranks, border)
+
+
+def _levels_of_jumps(opened: BorderedMaps, index: int) -> NDArray[np.float64] | None:
+    small = small_image(opened.photograph(index))
+    if _is_noise(small):
         return None
+    border = opened.border(index, (small.shape[0], small.shape[1]))
+    return None if border is None else _turned_levels(edge_ranks(small), border)
+
+
+def _turned_levels(ranks: NDArray[np.float32], border: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean rank of edges (H, W) on a border (H, W) in each turn (8,); NaN for turns that the size does not have."""
     levels = np.full(8, np.nan)
     for turn in _turns_of(ranks.shape):
         levels[turn - 1] = ranks[turn_upright(border, turn)].mean()
@@ -169,10 +199,7 @@ def _levels_of_outlines(opened: Any, index: int) -> NDArray[np.float64] | None:
             border |= around
     if border.sum() < FEWEST:
         return None
-    ranks, levels = edge_ranks(small), np.full(8, np.nan)
-    for turn in _turns_of(ranks.shape):
-        levels[turn - 1] = ranks[turn_upright(border, turn)].mean()
-    return levels
+    return _turned_levels(edge_ranks(small), border)
 
 
 def _levels_of_boxes(opened: DetectionDataset, index: int) -> NDArray[np.float64] | None:
@@ -186,6 +213,16 @@ def _levels_of_boxes(opened: DetectionDataset, index: int) -> NDArray[np.float64
         level = edges.level(turned_shares(shares, turn))
         levels[turn - 1] = np.nan if level is None else level
     return levels
+
+
+_LEVELS: Mapping[Borders, Callable[[Any, int], NDArray[np.float64] | None]] = MappingProxyType(
+    {
+        "masks": _levels_of_masks,
+        "outlines": _levels_of_outlines,
+        "boxes": _levels_of_boxes,
+        "jumps": _levels_of_jumps,
+    }
+)
 
 
 def turned_shares(boxes: NDArray[np.float32], turn: int) -> NDArray[np.float32]:

@@ -123,11 +123,39 @@ def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[DataVerdict]:
     """Return what is to be said of two opened splits outside a study, of which names are shown below ``root``."""
     name = root.resolve().name
     one = SplitUse(SplitOfData(name, "classes", "train"), "fitted on", SplitOfData(name, "classes", "val"))
-    files = ImageFiles.of(scored, root), ImageFiles.of(fitted, root)
-    common = common_images(*files)
+    return _of_two(one, ImageFiles.of(scored, root), ImageFiles.of(fitted, root))
+
+
+_SCORED = ("val", "test")  # splits that are scored with what is fitted on "train"
+
+
+def split_verdicts(config: Any) -> dict[tuple[str, str], list[DataVerdict]]:
+    """Return what is to be said of the declared splits of a data set, by label and the split that would be scored.
+
+    As :func:`verdicts`, of its split ``train`` against ``val`` and ``test``.
+    """
+    if isinstance(config, Synthetic):
+        return {}
+    root, name = dataset_root(config), config.dataset_name
+    splits = {(label, split) for label, split, _ in config.checked_splits(root) if label in LABELS}
+    found = {}
+    for label, split in sorted(splits):
+        if split not in _SCORED or (label, "train") not in splits:
+            continue
+        scored, fitted = (SplitOfData(name, label, one) for one in (split, "train"))
+        files = [files_of_split(config, one) for one in (scored, fitted)]
+        with suppress(DataError):
+            if files[0] is not None and files[1] is not None:
+                found[label, split] = _of_two(SplitUse(fitted, "fitted on", scored), files[0], files[1])
+    return found
+
+
+def _of_two(one: SplitUse, scored: ImageFiles, used: ImageFiles) -> list[DataVerdict]:
+    """Compare the scored images with the used ones."""
+    common = common_images(scored, used)
     found = [_verdict(one, common)] if common.count else []
     if not common.same:
-        near = near_images.near_images(*files, *map(Thumbnails.of, files))
+        near = near_images.near_images(scored, used, Thumbnails.of(scored), Thumbnails.of(used))
         found += [_near_verdict(one, near)] if near.count else []
     return found
 
@@ -135,8 +163,11 @@ def common_verdicts(fitted: Any, scored: Any, root: Path) -> list[DataVerdict]:
 def _files(study: StudyBase, side: SplitOfData) -> ImageFiles | None:
     """Return the image files of a split; None for a composed set, and for one that cannot be opened."""
     config: Any = study.data[side.data]
-    if isinstance(config, Synthetic):
-        return None
+    return None if isinstance(config, Synthetic) else files_of_split(config, side)
+
+
+def files_of_split(config: Any, side: SplitOfData) -> ImageFiles | None:
+    """Return the image files of a split of a data set; None for one that cannot be opened."""
     try:
         if side.use == "pretraining":
             return ImageFiles.of(open_training_images(config, split=side.split), dataset_root(config))

@@ -23,7 +23,7 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
-_OF_ITS_INPUT = ("normalisation", "positions", "network")
+_OF_ITS_INPUT = ("normalisation", "positions", "network", "network_file")
 # Not in rows.json where they do not.
 _WHERE_THEY_APPLY = (
     *OF_A_NETWORK,
@@ -96,8 +96,9 @@ class EvalResult:
     deviation of pixels in 0..1 with which images came to the network (:func:`normalisation_of`), ``positions`` the rule
     by which it resized its positions: timm, dino or bicubic (docs/backbones.md), own of networks with code of their
     own; both "" where rows do not say. ``network`` is the spec of a network that was not trained in the study,
-    ``images`` format and hash of the split's images (``voc 20243e8c8b176437``); a study adds both where it gathers its
-    rows, "" elsewhere. Rows that differ in these five and ``accepted`` alone are equal. The date is in the manifest of
+    ``network_file`` name and hash of its file (``dino.pth 5aeb52ba8cbeae60``), where it lies in one here, ``images``
+    format and hash of the split's images (``voc 20243e8c8b176437``); a study adds these three where it gathers its
+    rows, "" elsewhere. Rows that differ in these six and ``accepted`` alone are equal. The date is in the manifest of
     the stage that made a row, never in the row. ``precision`` is that of the frozen network's passes: fp32 (also of
     rows that do not say), tf32 or bf16.
     """
@@ -142,6 +143,7 @@ class EvalResult:
     positions: Text = field(default="", compare=False)
     kernels: Text = field(default="", compare=False)
     network: Text = field(default="", compare=False)
+    network_file: Text = field(default="", compare=False)
     images: Text = field(default="", compare=False)
     accepted: Text = field(default="", compare=False)
 

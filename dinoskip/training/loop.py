@@ -86,12 +86,14 @@ def train(
     device: str = "auto",
     observer: Observer | None = None,
     allow: Collection[str] = (),
+    images_format: str = "",
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
     ``prepare`` makes networks and loader on this rank. ``data`` says what the images are (their fingerprint), alike on
     all ranks: with the job, it is what a resumed run must share, but for the keys in ``allow``. ``observer`` evaluates
-    every ``online_every`` epochs.
+    every ``online_every`` epochs. ``images_format`` is what headers of weights say of the images beside their
+    fingerprint, such as ``voc``; a run may go on under another.
     Ranks must have the same ``job``, ``allow`` and ``run_dir``.
     Raises :class:`ConfigError` (another configuration or data than the run's, or on another rank, unusable directory),
     :class:`OutputInUse`, :class:`NonFiniteError`, :class:`DiskFull`, and, with the state saved,
@@ -123,7 +125,8 @@ def train(
                 note(0, "first weights", PREPARING * config.rank_patience)
                 begin_with(training.objective, training.start)
             note(0, "sharing the networks among ranks", config.rank_patience)
-            return _Loop(job, training, here, run, signals, observer, note, str(found.get("fingerprint", ""))).run()
+            images = {"images": str(found.get("fingerprint", "")), "images_format": images_format}
+            return _Loop(job, training, here, run, signals, observer, note, images).run()
 
 
 class _Loop:
@@ -136,9 +139,9 @@ class _Loop:
         signals: StopSignals,
         observer: Observer | None,
         note: ProgressCallback,
-        images: str,
+        images: Mapping[str, str],
     ) -> None:
-        self.images = images  # their fingerprint, for what is written of the weights
+        self.images = images  # their fingerprint and format, for what is written of the weights
         self._tell, self.first = note, 1  # the first step of this session
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
@@ -347,7 +350,7 @@ class _Loop:
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
-            "images": self.images, "normalisation": normalisation_of(MEAN, STD), "version": __version__,
+            "normalisation": normalisation_of(MEAN, STD), "version": __version__, **self.images,
         }  # fmt: skip
         model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.data.loader import BatchSplit
-from dinoskip.data.shards import Source
+from dinoskip.data.shards import Source, TarShards
 from dinoskip.data.train_loader import TrainLoader, ViewRecipe
 from dinoskip.data.workers import wait_advice
 from dinoskip.io.files import read_manifest
@@ -29,11 +29,13 @@ def pretrain(
     observer: Observer | None = None,
     allow: Collection[str] = (),
     start: Path | None = None,
+    images_format: str = "",
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
     ``start``: a weights file with which the backbone begins; by default it begins as ``job.model.init`` says, which may
-    be measured on ``images``. See :func:`dinoskip.training.loop.train` for the other arguments and the errors raised.
+    be measured on ``images``. ``images_format``: the kind of the data set, for the header of weights; by default
+    ``shards`` or ``images``. See :func:`dinoskip.training.loop.train` for the other arguments and the errors raised.
     """
 
     def prepare(here: World) -> Training:
@@ -54,4 +56,5 @@ def pretrain(
         about = {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
         return about | ({"backbones": read} if read else {})
 
-    return train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow)
+    given = images_format or ("shards" if isinstance(images, TarShards) else "images")
+    return train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow, images_format=given)

@@ -49,11 +49,12 @@ def supervise(
     workers: int = 0,
     allow: Collection[str] = (),
     start: Path | None = None,
+    images_format: str = "folder",
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
     ``start``: a weights file with which the backbone begins; by default it begins as ``job.model.init`` says, which may
-    be measured on the images of ``train``.
+    be measured on the images of ``train``. ``images_format``: the kind of the data set, for the header of weights.
 
     ``val`` is classified every ``online_every`` epochs and at the end; rows of metrics.jsonl then have ``top1`` and
     ``top5`` in percent, and the checkpoint of the best ``top1`` is kept. See :func:`dinoskip.training.loop.train` for
@@ -76,7 +77,8 @@ def supervise(
         return about | ({"val": val.fingerprint()} if val is not None else {})
 
     observer = Accuracy(val, job.supervise.augment.size, workers=workers) if val is not None else None
-    return loop.train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow)
+    options: dict[str, Any] = {"device": device, "observer": observer, "allow": allow, "images_format": images_format}
+    return loop.train(job, prepare, data, run_dir, **options)
 
 
 def labelled_batches(job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> ClassLoader:

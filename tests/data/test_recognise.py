@@ -206,6 +206,21 @@ def test_coco_by_any_name(tmp_path: Path, images: str, json: str, val: str) -> N
     assert [len(open_labels(DETECTION, config, split)) for split in ("train", "val")] == [3, 3]
 
 
+def test_coco_with_folders_joined_on_windows(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for at in range(3):
+            photo(tmp_path / "images" / split / f"{at}.jpg", at)
+        names = [f"images\\{split}\\{at}.jpg" for at in range(3)]
+        made.text(tmp_path / "annotations" / f"{split.upper()}.JSON", made.coco_json(names))
+    settings = recognise(tmp_path).settings
+    assert settings is not None
+    assert settings["kind"] == "coco"
+    opened = open_labels(DETECTION, dataset_of(dict(settings)), "train")
+    assert [path.relative_to(tmp_path).as_posix() for path in opened.image_paths] == [
+        f"images/train/{at}.jpg" for at in range(3)
+    ]
+
+
 def test_one_json_of_all_images(tmp_path: Path) -> None:
     for at in range(3):
         photo(tmp_path / "pictures" / f"{at}.jpg", at)
@@ -216,8 +231,8 @@ def test_one_json_of_all_images(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
-@pytest.mark.parametrize("train", ["train", "training", "Train"])
+@pytest.mark.parametrize("val", ["val", "valid", "Validation", "val2", "val_3"])
+@pytest.mark.parametrize("train", ["train", "training", "Train", "train1"])
 def test_names_of_splits_of_class_folders(tmp_path: Path, train: str, val: str) -> None:
     reading = read_as(tmp_path, made.class_folders(tmp_path, (train, val), ending="jpg"))
     assert reading.settings == {"kind": "folder", "root": str(tmp_path)}

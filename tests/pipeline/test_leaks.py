@@ -50,6 +50,14 @@ def study_of_folder(tmp_path: Path, folder: Path, more: str = "") -> str:
     return str(path)
 
 
+def test_data_check_compares_declared_splits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", "folder", "--data", str(folder)]) == 3
+    assert "pets val: 1 of 6 scored images" in capsys.readouterr().out
+    assert main(["data", "check", "folder", "--data", str(folder), "--accept", "equal-files:pets"]) == 0
+    (folder / "val/b/1.png").unlink()
+    assert main(["data", "check", "folder", "--data", str(folder)]) == 0
+
+
 # --- one split twice -------------------------------------------------------------------------------------
 
 TWO_SPLITS = [record.name for record in tasks() if {"train_split", "val_split"} <= record.section.model_fields.keys()]

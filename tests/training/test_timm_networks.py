@@ -151,8 +151,9 @@ def test_dino_of_a_network_with_batch_norm_resumes_in_the_ramp(tmp_path: Path, m
     final = pretrain(job, folder(), run_dir, device="cpu")
     assert tensor_hashes(final) == tensor_hashes(straight)
     assert rows_of(run_dir) == rows_of(tmp_path / "straight")
-    teacher, config, _ = load_weights(final / "teacher.safetensors")
+    teacher, config, info = load_weights(final / "teacher.safetensors")
     assert config.skip is False
+    assert (info["images_format"], info["images"]) == ("images", folder().fingerprint())
     means = {name: tensor for name, tensor in teacher.items() if name.endswith("running_mean")}
     assert any(tensor.any() for tensor in means.values()), "the teacher's own batches were seen"
 

@@ -15,7 +15,7 @@ from visualize.pages import clean, render_page
 _FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")
 _BESIDE = (
     "note", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate", "ambiguous", "selected",
-    "kernels", "accepted",
+    "kernels", "accepted", "network_file",
 )  # fmt: skip
 MOST_STANDING = 1000
 """Rows that stand in the page as they are, for readers without scripts; of more (13,000 rows are 194,000 elements, 9 s

@@ -111,7 +111,7 @@ def _first_names(content: mmap.mmap) -> Iterator[str]:
     for count, found in enumerate((_FILE_NAME if _FILE_NAME.search(content) else _COCO_URL).finditer(content)):
         if count == _NAMES:
             return
-        name = found[1].decode("utf-8", "replace").replace("\\/", "/")
+        name = found[1].decode("utf-8", "replace").replace("\\/", "/").replace("\\\\", "/")  # the latter of Windows
         yield name if found.re is _FILE_NAME else "/".join(name.split("/")[-2:])
 
 

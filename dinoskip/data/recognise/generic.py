@@ -189,9 +189,10 @@ def _beside_settings(tree: FolderTree, group: MapGroup, advice: str) -> tuple[di
 
 def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | None:
     """Splits with a folder for each class: every picture in one, two classes or more, no folder of label maps."""
-    splits = {
-        split: inner for inner in tree.folders.get(base, ()) if (split := split_of(inner)) and not inner[-1].isdigit()
-    }
+    splits: dict[str, str] = {}
+    for inner in sorted(tree.folders.get(base, ()), key=lambda name: name[-1].isdigit()):  # val before val2
+        if (split := split_of(inner)) and not inner[-2:].isdigit():  # of COCO's years another layout
+            splits.setdefault(split, inner)
     unlabelled = [inner for inner in tree.folders.get(base, ()) if inner.lower().startswith("unlabel")]
     photos = [name for inner in unlabelled for name in tree.below(join(base, inner))]
     classes: set[str] = set()

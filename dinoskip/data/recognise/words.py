@@ -104,6 +104,6 @@ def _is_role(word: str) -> bool:
 
 
 def split_of(name: str) -> str | None:
-    """The split that a folder of this name is of, such as ``val`` for Valid or valid2017; None for others."""
-    word = re.sub(r"[_\-]?(19|20)\d\d$", "", name).lower()
+    """The split that a folder of this name is of, such as ``val`` for Valid, valid2017 or val_2; None for others."""
+    word = re.sub(r"[_\-]?((19|20)\d\d|\d)$", "", name).lower()
     return next((split for split, names in SPLITS.items() if word in names), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import evenly_spread
@@ -16,7 +18,9 @@ from dinoskip.data.sets.labels import LABELS, decoded
 from dinoskip.data.sets.meaning import has_rules, label_verdicts
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError
+from dinoskip.io.images import image_size
 
+PATCH = 16  # pixels: the patches of most networks
 SHOWN_FAULTS = 10  # the rest is counted: a wrong root gives one fault a file
 SHOWN_CLASSES = 21  # all of VOC and its background; of larger sets the commonest
 
@@ -115,6 +119,7 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
         folder = ImageFolder.open(root) if reading is None else ImageFolder(root, reading.photographs)
         row.notes = [reading.line] if reading is not None and reading.noteworthy else []
         _read(row, len(folder), sample, decoded(folder)[1])
+        _note_small(row, folder, sample)
         return
     label, faults = LABELS[row.task], list[str]()
     opened = open_labels(label, config, row.split, root, faults=faults)
@@ -124,6 +129,19 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
         row.verdicts = label_verdicts(row.dataset, config, row.task, [opened])
     row.classes, read = label.count(opened)
     _read(row, label.size(opened), sample, read)
+    if label.unit == "images":
+        _note_small(row, opened, sample)
+
+
+def _note_small(row: CheckRow, opened: Any, sample: int | None) -> None:
+    """Note images that have no patch of most networks, which leave them out or refuse them."""
+    small = []
+    for index in evenly_spread(row.found, row.found if sample is None else sample):
+        with suppress(DataError):  # it is a fault already
+            height, width = image_size(opened.path(index))
+            small += [f"{opened.path(index)} ({width}×{height})"] if min(height, width) < PATCH else []
+    if small:
+        row.notes.append(f"{len(small)} of {row.sampled} images are smaller than {PATCH} pixels, such as {small[0]}")
 
 
 def _read(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:

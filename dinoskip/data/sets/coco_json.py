@@ -237,9 +237,13 @@ def with_boxes(
 
 
 def _file_name(entry: Mapping[str, Any]) -> Any:
-    """The name of an image's file; of LVIS, which has none, COCO's folder and name as its ``coco_url`` ends."""
+    """The name of an image's file; of LVIS, which has none, COCO's folder and name as its ``coco_url`` ends.
+
+    Backslashes, by which scripts on Windows join, divide folders.
+    """
     if "file_name" in entry or not isinstance(entry.get("coco_url"), str):
-        return entry["file_name"]
+        name = entry["file_name"]
+        return name.replace("\\", "/") if isinstance(name, str) else name
     return "/".join(entry["coco_url"].split("/")[-2:])
 
 

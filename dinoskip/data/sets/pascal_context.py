@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.label_values import LabelValues
 from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import DatasetKind, TrainSubset, as_text, splits_of
+from dinoskip.data.sets.signatures import Finding
 from dinoskip.data.sets.voc import listed_images, read_list, voc_folder, with_files
 
 CLASSES = words("""
@@ -22,11 +24,27 @@ MAPS = {"59": class_map(CLASSES, first=1, ignored=(0, IGNORE)), "60": class_map(
 """``59``: the background is not scored. ``60``: it is class 0."""
 
 
+_FEW = 5  # masks below which other pixels may be in none by chance
+
+
+def context_numbering(values: LabelValues) -> Finding | None:
+    """Masks less one: the conversion of mmsegmentation writes 0 (other) and 1..59."""
+    held = set(values.values)
+    if IGNORE in held and len(CLASSES) not in held:
+        text = f"255 occurs, which mmsegmentation does not write, and {len(CLASSES)} does not: they may be less by one"
+        return Finding("context-numbering", "doubtful", text, "convert the published annotations again")
+    if values.read >= _FEW and held and 0 not in held:
+        text = f"0 (other) occurs in none of {values.read} masks, in converted ones in nearly all"
+        return Finding("context-numbering", "doubtful", text, "see whether class numbers were changed")
+    return None
+
+
 class PascalContextConfig(TrainSubset, DatasetKind):
     """A VOCdevkit (or its VOC2010 folder) with SegmentationClassContext and ImageSets/SegmentationContext."""
 
     # as mmsegmentation converts them; the published lists have 4,998 and 5,105
     splits = splits_of("segmentation", train=4_996, val=5_104)
+    signatures = (context_numbering,)
     kind: Literal["pascal_context"] = "pascal_context"
     root: str = Field(description="VOCdevkit, or its VOC2010 folder")
     classes: Annotated[Literal["59", "60"], BeforeValidator(as_text)] = Field(

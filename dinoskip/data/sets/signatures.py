@@ -96,6 +96,7 @@ _FIRST: tuple[Signature, ...] = (_unreadable, _misfits)
 # Of single right images with outlines, of COCO, 1.4 % seem turned; of threes none at this margin.
 _TURNED = {
     "boxes": ((10, 0.05), (5, 0.1)),
+    "jumps": ((10, 0.04), (5, 0.08)),
     "masks": ((3, 0.04), (1, 0.08)),
     "outlines": ((5, 0.04), (3, 0.08)),
 }
@@ -107,10 +108,10 @@ _FLOORS = ((10, 0.6), (1, 0.65))  # least such level by files; .5 is chance, whi
 
 def turned(values: LabelValues) -> Finding | None:
     """Masks or boxes that follow their photographs better if they are mirrored or rotated."""
-    turns, what = values.turns, values.turns.by
+    turns, what = values.turns, _borders(values)
     best = max(TURNS, key=lambda turn: -turns.gain(turn) if turns.files[turn - 1] else -1.0)
     count = turns.files[best - 1]
-    margin = next((needed for least, needed in _TURNED[what] if count >= least), None)
+    margin = next((needed for least, needed in _TURNED[turns.by] if count >= least), None)
     if margin is None or turns.gain(best) >= -margin:
         return _some_turned(values)
     if turns.level(best) < next(floor for least, floor in _FLOORS if count >= least):
@@ -125,6 +126,11 @@ def turned(values: LabelValues) -> Finding | None:
     return Finding("turned-labels", state, text, f"mask_turn={best} reads them so")
 
 
+def _borders(values: LabelValues) -> str:
+    """Name what has the borders that are compared."""
+    return f"jumps of {values.label}" if values.turns.by == "jumps" else values.turns.by
+
+
 def _some_turned(values: LabelValues) -> Finding | None:
     """A part of the files that is turned, as mirrored copies with the labels of the originals are."""
     turns = values.turns
@@ -133,7 +139,7 @@ def _some_turned(values: LabelValues) -> Finding | None:
     if count < max(_STRAYS, _STRAY_SHARE * files):
         return None
     text = (
-        f"{turns.by} of {count} of {files} images follow the edges of their photographs far better "
+        f"{_borders(values)} of {count} of {files} images follow the edges of their photographs far better "
         f"{TURN_NAMES[best - 1]}, such as {turns.first_strays[best - 1]}"
     )
     return Finding("some-turned", "doubtful", text, "see whether these photographs were turned without their labels")

@@ -102,8 +102,9 @@ class FileTable:
 
     @classmethod
     def of(cls, folder: Path, ending: str) -> FileTable:
-        """List the files of ``folder`` that end in ``ending``."""
-        return cls(folder, {n.removesuffix(ending): n for n in _listing(folder) if n.endswith(ending)}, ending)
+        """List the files of ``folder`` that end in ``ending``, in capitals too; where two differ so, the small one."""
+        names = sorted((n for n in _listing(folder) if n.lower().endswith(ending)), key=lambda n: n.endswith(ending))
+        return cls(folder, {name[: -len(ending)]: name for name in names}, ending)
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Return a message for each id without a file."""

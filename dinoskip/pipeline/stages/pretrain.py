@@ -195,7 +195,7 @@ def run(task: Task) -> None:
     job = settings.job if lr is None else at_rate(settings.job, lr)
     final = pretrain(
         job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer,
-        start=start_file(task),
+        start=start_file(task), images_format=dataset_of(task)[0].kind,
     )  # fmt: skip
     score = observer.score if observer else None
     on_main(lambda: keep_checkpoints(task.out, job.pretrain.keep_epochs, final, score))

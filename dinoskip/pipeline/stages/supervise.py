@@ -12,7 +12,7 @@ from pydantic import Field
 from dinoskip.pipeline.graph import SettingsOf
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
-from dinoskip.pipeline.stages.inputs import open_split
+from dinoskip.pipeline.stages.inputs import dataset_of, open_split
 from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_of, start_file
 from dinoskip.pipeline.stages.settings import TrainingSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
@@ -82,7 +82,10 @@ def run(task: Task) -> None:
     settings: SupervisedSettings = task.settings
     job = settings.job
     train, val = (open_split(task, "classes", split) for split in ("train", "val"))
-    final = supervise(job, train, val, task.out, device=task.device, workers=task.workers, start=start_file(task))
+    final = supervise(
+        job, train, val, task.out, device=task.device, workers=task.workers, start=start_file(task),
+        images_format=dataset_of(task)[0].kind,
+    )  # fmt: skip
 
     def finish() -> None:
         keep_checkpoints(task.out, job.supervise.keep_epochs, final, Accuracy.score)

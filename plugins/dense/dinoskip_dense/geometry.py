@@ -23,6 +23,7 @@ from dinoskip.io.images import (
     sizes_tell,
     stored_geometry,
 )
+from dinoskip_dense.normal_axes import axis_sums, bends
 
 _JUMP = 0.08  # of the logarithm of depth between neighbours at 192 pixels: where one thing ends before another
 
@@ -51,6 +52,10 @@ class DepthDataset(LabelledImages):
             said = self.label_frame(index)
             upright = self.labels_upright if said is None else said == "upright"
         return read_image(path, upright=upright)
+
+    def photograph(self, index: int) -> NDArray[np.uint8]:
+        """Return image ``index`` uint8 (H, W, 3), in the frame of its map."""
+        return self.read(index)
 
     def label_frame(self, index: int) -> Literal["upright", "stored"] | None:
         """Return which pixels a map's size says it is of, of a photograph that EXIF turns; None if it does not."""
@@ -104,11 +109,37 @@ class LabelledNormals:
 
 @dataclass(frozen=True, eq=False)
 class NormalsDataset(LabelledImages):
-    """Images with surface normals; ``load`` reads both from a path, as :class:`LabelledNormals`."""
+    """Images with surface normals; ``load`` reads both from a path, as :class:`LabelledNormals`.
+
+    ``load_depth`` reads the depth float32 (H, W) of the same pixels, 0 where it was not measured, from the path of the
+    normals; by it the directions of the axes are judged.
+    """
 
     of_each, files = ("normal_paths",), "normal_paths"
     normal_paths: tuple[Path, ...]
     load: Callable[[Path, Path], LabelledNormals]
+    load_depth: Callable[[Path], NDArray[np.float32]]
+
+    @property
+    def measured_items(self) -> int:
+        """The number of images."""
+        return len(self)
+
+    def measured(self, index: int) -> dict[str, float]:
+        """Return what image ``index`` says of the axes: :func:`dinoskip_dense.normal_axes.axis_sums`."""
+        labelled, depth = self.read(index), self.load_depth(self.normal_paths[index])
+        if depth.shape != labelled.valid.shape:
+            raise violated(self.normal_paths[index], f"depth {depth.shape} does not fit normals {labelled.valid.shape}")
+        return axis_sums(labelled.normals, labelled.valid, depth)
+
+    def photograph(self, index: int) -> NDArray[np.uint8]:
+        """Return image ``index`` uint8 (H, W, 3)."""
+        return self.read(index).image
+
+    def border(self, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
+        """Return where normals turn in map ``index``, bool at ``size`` (height, width); None if they hardly do."""
+        labelled = self.read(index)
+        return bends(labelled.normals, labelled.valid, size)
 
     def read(self, index: int) -> LabelledNormals:
         """Read image ``index`` and its normals; :class:`DataError` naming the file if they do not belong together."""

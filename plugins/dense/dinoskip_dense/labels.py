@@ -7,7 +7,7 @@ from functools import partial
 
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.sets.labels import Count, Label
-from dinoskip.data.sets.signatures import Finding
+from dinoskip.data.sets.signatures import Finding, turned
 from dinoskip_dense.geometry import DepthDataset, NormalsDataset
 
 
@@ -33,7 +33,8 @@ def _directions(opened: NormalsDataset) -> Count:
     return counts, read
 
 
-_UNITS = (1000.0, 5000.0, 256.0, 100.0)  # a metre: millimetres, TUM's and KITTI's maps, centimetres
+# Of a metre: millimetres, TUM's and KITTI's maps, centimetres, inches (1 / .0254).
+_UNITS = (1000.0, 5000.0, 256.0, 100.0, 39.37)
 
 
 def _is_plausible(quantiles: Sequence[float], per_metre: float, *, outdoor: bool) -> bool:
@@ -71,6 +72,54 @@ def _scale(values: LabelValues) -> Finding | None:
 
 _STREET = ", or outdoor=true if these are streets"
 
+_FEW = 5  # files below which a share of them says little
+_OTHERS = 0.05  # of the files that may point the other way: of right ones none does, but a noisy map may
+
+
+def _axes(values: LabelValues) -> Finding | None:
+    """Normals whose axes do not point the same way in all files, as where two sources are mixed."""
+    if values.summed("files") < _FEW:
+        return None
+    for axis in "xyz":
+        plus, minus = (values.summed(f"{axis}{sign}") for sign in "+-")
+        if min(plus, minus) > max(1.0, _OTHERS * (plus + minus)):
+            of_splits = ", ".join(_ways(values, axis, split) for split in dict.fromkeys(values.splits))
+            text = f"the {axis} axis of normals does not point the same way in all files ({of_splits})"
+            return Finding("normals-axes", "doubtful", text, "bring all files to one convention of the axes")
+    return None
+
+
+def _ways(values: LabelValues, axis: str, split: str) -> str:
+    ways = {"x": ("right", "left"), "y": ("down", "up"), "z": ("into the image", "out of it")}[axis]
+    counts = (f"{values.summed(f'{axis}{sign}', split):.0f} {way}" for sign, way in zip("+-", ways, strict=True))
+    return f"{split}: {' and '.join(counts)}"
+
+
+def _encoded(values: LabelValues) -> Finding | None:
+    """Normals that were saved as colours, where 0 to 1 stands for -1 to 1."""
+    files = values.summed("files")
+    if files < 3 or values.summed("positive") < files:  # a wall may face the camera so in one photograph or two
+        return None
+    text = f"in {files:.0f} of {files:.0f} files no component of a normal is negative, as where they are colours"
+    return Finding("normals-encoded", "doubtful", text, "save 2 × value - 1 of values from 0 to 1")
+
+
+def _unlike_depth(values: LabelValues) -> Finding | None:
+    """Normals that do not follow the depth in their own files: their axes are exchanged, or they are of others."""
+    judged, unlike = values.summed("judged"), values.summed("unlike")
+    if judged < _FEW or unlike <= judged / 2:
+        return None
+    text = (
+        f"in {unlike:.0f} of {judged:.0f} files the first two components of normals do not follow depth along x and y"
+    )
+    return Finding("normals-unlike-depth", "doubtful", text, "see the order of the axes: x, y, z in the last dimension")
+
+
 _HELD_OUT = (("train", "test"), ("train", "val"))
-DEPTH = Label("depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT, signatures=(_scale,), order=10)
-NORMALS = Label("normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT, order=20)
+DEPTH = Label(
+    "depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT, signatures=(_scale, turned), order=10
+)
+NORMALS = Label(
+    "normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT,
+    signatures=(_encoded, _unlike_depth, _axes, turned), order=20,
+)  # fmt: skip

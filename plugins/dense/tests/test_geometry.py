@@ -43,7 +43,7 @@ def test_part_keeps_images_with_their_maps(tmp_path: Path) -> None:
 
 def test_normals_that_do_not_fit_are_named() -> None:
     one = LabelledNormals(np.zeros((4, 6, 3), np.uint8), np.zeros((4, 5, 3), np.float32), np.ones((4, 6), bool))
-    normals = NormalsDataset("x", "test", ("a",), (Path("a"),), (Path("n"),), lambda *_: one)
+    normals = NormalsDataset("x", "test", ("a",), (Path("a"),), (Path("n"),), lambda *_: one, lambda _: one.valid)
     with pytest.raises(DataError, match=r"n: normals \(4, 5, 3\) do not fit"):
         normals.read(0)
     assert normals.part([0]).ids == ("a",)

@@ -50,7 +50,8 @@ def paper(args: Args) -> int:
     for source in sources:
         say(f"study: {source.folder}: {source.said}")
     for name, cells in filled.items():
-        say(f"{name}: {sum(have for have, _ in cells.values())} of {sum(every for _, every in cells.values())} cells")
+        have, every = (sum(counts[place] for counts in cells.values()) for place in (0, 1))
+        say(f"{name}: {have} of {every} cells" if every else f"{name}: no printed number compares")
         for table, (have, every) in cells.items():
             say(f"  {table}: {have} of {every}")
     say(f"paper: {page}")

@@ -164,6 +164,8 @@ def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     cells = [one for one in found if one is not None]
     rows = [row for one in cells for row in one.rows]
     lines = [f"Paper: {PAPER}, trained on ImageNet-1k. {table.rule}".strip()]
+    if not rows and not study.variants:
+        return lines
     if not rows:
         return [*lines, f"Ours: no row of this study fits a cell. {_why(table, study)}"]
     used = {name: sorted({row.dataset for row in rows if _dataset(row, study) == name})

@@ -142,7 +142,7 @@ QUANTISATION = (
     Item("figures 7 to 9", "histograms of activations while training", (ROUNDED, OPTIMIZERS), _IMAGES,
          figure="histograms-training"),
     Item("figures 11, 13, 15", "SQNR, NMSE and negentropy by layer", (ROUNDED,),
-         "negentropy is a panel of img/signals", figure="sqnr"),
+         "negentropy is a panel of the figure signals of the study's page", figure="sqnr"),
     Item("Theorem 1's table", "kurtosis of eight language models",
          why='of trained language models, without a threshold for "near-Gaussian"'),
     Item("section 5", "24-layer LLaMA on FineWeb-Edu, eight tasks", why=f"language: {_EXAMPLE}"),

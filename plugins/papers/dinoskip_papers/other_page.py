@@ -85,7 +85,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     counts: dict[str, tuple[int, int]] = {}
-    parts, lines = [], []
+    parts, lines, of_paper = [], [], list[FoundStudy]()
     for number, item in enumerate(paper.items):
         part = {**_plain(item), "name": f"item-{number}", "key": item.name}
         found = [study for study in studies if study.made(item)]
@@ -102,6 +102,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
             part |= {"there": "run", "made_by": ""}
         if picture := next((path for study in found if (path := study.figure(item.figure))), None):
             part |= {"picture": _copied(picture, item, out / "img", number)}
+        of_paper += [study for study in found if study not in of_paper]
         if found:
             part["found"] = ", ".join(str(study.folder) for study in found)
         parts.append(part)
@@ -111,8 +112,8 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
         "configurations; what is not made has its reason",
         "claims": None,
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for study in studies for line in study.numbers.report.confounds)),
-        "sources": {str(study.folder): study.name for study in studies},
+        "cautions": list(dict.fromkeys(line for study in of_paper for line in study.numbers.report.confounds)),
+        "sources": {str(study.folder): study.name for study in of_paper},
     }
     render_page(out / "index.html", "paper.html", context, styles=STYLES, folder=TEMPLATES)
     rows = [[part["title"], part["there"], part["made_by"], part["why"]] for part in parts]
@@ -123,7 +124,6 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
 
 def _plain(item: PaperItem) -> dict[str, Any]:
     """Return the template's fields for an item without any study."""
-    command = ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
     return {
         "short": item.name,
         "title": f"{item.name}: {item.about}",
@@ -132,9 +132,20 @@ def _plain(item: PaperItem) -> dict[str, Any]:
         "figure": None,
         "picture": None,
         "found": "",
-        "why": item.why,
-        "made_by": command,
+        "why": reason(item),
+        "made_by": commands(item),
     }
+
+
+def commands(item: PaperItem) -> str:
+    """Commands that make an item: its configurations' runs, or commands of their own."""
+    return ", ".join(f"dinoskip run configs/{one}" if one.endswith(".yaml") else one for one in item.made_by)
+
+
+def reason(item: PaperItem) -> str:
+    """The note of an item as the beginning of a sentence; of one that is not made it is the reason."""
+    why = item.why if item.made_by or not item.why else f"not made: {item.why}"
+    return why[:1].upper() + why[1:]
 
 
 def _copied(path: Path, item: PaperItem, folder: Path, number: int) -> dict[str, str]:
@@ -152,7 +163,7 @@ def write_index(filled: Mapping[str, Mapping[str, tuple[int, int]]], studies: Ma
             "name": name,
             "title": RECORDS[name].title,
             "have": sum(have for have, _ in tables.values()),
-            "every": sum(every for _, every in tables.values()),
+            "every": sum(every for _, every in tables.values()),  # 0 where no printed number compares
             "items": len(RECORDS[name].items),
             "not_made": sum(not item.made_by for item in RECORDS[name].items),
         }

@@ -18,6 +18,7 @@ from dinoskip_papers.beside import compared_study
 from dinoskip_papers.claims import Claim, claims, claims_grid, corrected
 from dinoskip_papers.compare import compared, filled
 from dinoskip_papers.items import CUTTING_THE_SKIP
+from dinoskip_papers.other_page import commands, reason
 from dinoskip_papers.published import MADE_BY, PUBLISHED, PublishedTable
 from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
@@ -134,7 +135,7 @@ def _part(
         "figure": drawn.get(name),
         "picture": photographs.get(name),
         "found": "",
-        "why": "".join(item.why for item in CUTTING_THE_SKIP if name in (item.name, item.table)),
+        "why": "".join(reason(item) for item in CUTTING_THE_SKIP if name in (item.name, item.table)),
         "made_by": "" if whole else f"dinoskip run {MADE_BY.get(name, '')}",
     }
 
@@ -145,9 +146,8 @@ def _other_items() -> list[dict[str, Any]]:
     return [
         {
             "key": item.name, "name": f"item-{number}", "short": item.name, "title": f"{item.name}: {item.about}",
-            "there": "a study of its own" if item.made_by else "not made", "grid": None, "figure": None,
-            "picture": None, "why": item.why, "found": "",
-            "made_by": ", ".join(f"dinoskip run configs/{config}" for config in item.made_by),
+            "there": "not on this page" if item.made_by else "not made", "grid": None, "figure": None,
+            "picture": None, "why": reason(item), "found": "", "made_by": commands(item),
         }
         for number, item in enumerate(CUTTING_THE_SKIP)
         if not {item.name, item.table, item.name.replace(" ", "")} & there

@@ -22,7 +22,8 @@ class KeypointPair:
     """Two images, by their numbers in the set, and points (n, 2) x y in pixels of each, the same order in both.
 
     ``extent``: what the threshold of a hit is a share of, in pixels of the target image: the longer side of the
-    object's box there, or of the image. ``visible`` bool (n,) says which points count.
+    object's box there, or of the image. ``visible`` bool (n,) says which points count. ``box``: that of the object in
+    the target image, x1 y1 x2 y2 in pixels, where the annotation has one.
     """
 
     id: str
@@ -33,6 +34,7 @@ class KeypointPair:
     target_points: NDArray[np.float64]
     extent: float
     visible: NDArray[np.bool_]
+    box: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,15 @@ class KeypointDataset:
         """Return the pairs at these positions, with the images and annotations of all."""
         return replace(self, pairs=tuple(self.pairs[i] for i in positions))
 
+    @property
+    def measured_items(self) -> int:
+        """The number of pairs."""
+        return len(self.pairs)
+
+    def measured(self, index: int) -> dict[str, float]:
+        """Return the sums of pair ``index``, as :func:`point_sums` names it."""
+        return point_sums(self.pairs[index])
+
     def path(self, index: int) -> Path:
         """Return the path of image ``index``."""
         return self.image_paths[index]
@@ -73,6 +84,36 @@ class KeypointDataset:
     def size(self, index: int) -> tuple[int, int]:
         """(height, width) of image ``index``, from its header."""
         return image_size(self.image_paths[index])
+
+
+_FEWEST = 5  # points of a pair from which on their order says something: a map of three fits any three
+_BEYOND = 0.1  # of the sides of the box: points on the rim of an object may lie a little outside
+
+
+def point_sums(pair: KeypointPair) -> dict[str, float]:
+    """Return what one pair adds to sums.
+
+    ``points`` counts those of both images, ``first`` those in the first pixel, ``copied`` pairs with the same three or
+    more points in both images. Of ``boxed`` points of target images ``inside`` lie in the object's box or a tenth of
+    its sides around it. Of ``fitted`` pairs with five points or more, ``explained`` sums how much of the places in the
+    target image the best affine map from the source explains: 1 all, 0 no more than chance.
+    """
+    source, target = pair.source_points, pair.target_points
+    both = np.concatenate([source, target])
+    same = pair.source != pair.target and len(source) >= 3 and np.array_equal(source, target)
+    found = {"points": float(len(both)), "first": float((both <= 1).all(1).sum()), "copied": float(same)}
+    if pair.box is not None:
+        low, high = pair.box[:2], pair.box[2:]
+        room = _BEYOND * (high - low)
+        found["boxed"] = float(len(target))
+        found["inside"] = float(((target >= low - room) & (target <= high + room)).all(1).sum())
+    if len(source) >= _FEWEST and np.ptp(target, axis=0).max() > 0:
+        known = np.column_stack([source, np.ones(len(source))])
+        spread = ((target - target.mean(0)) ** 2).sum()
+        left = ((target - known @ np.linalg.lstsq(known, target, rcond=None)[0]) ** 2).sum()
+        found["fitted"] = 1.0  # adjusted by the degrees of freedom: a random order has 0 on average
+        found["explained"] = float(1 - left / spread * (len(source) - 1) / (len(source) - 3))
+    return found
 
 
 class KeypointFrames:

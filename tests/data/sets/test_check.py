@@ -9,6 +9,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
+from dinoskip.data.sets.images import ImagesConfig
 
 
 def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
@@ -19,6 +20,16 @@ def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
         ):
             (root / folder).mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(root / folder / f"i{number:02}.png")
+
+
+def test_images_smaller_than_a_patch_are_named(tmp_path: Path) -> None:
+    for name, side in (("a", 32), ("b", 15)):
+        Image.fromarray(np.zeros((side, 40, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    (row,) = check(ImagesConfig(root=str(tmp_path)))
+    assert row.ok
+    assert [note for note in row.notes if "b.png (40×15)" in note]
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "b.png")
+    assert not check(ImagesConfig(root=str(tmp_path)))[0].notes
 
 
 def test_pairs_sizes_and_values_are_faults_by_path(tmp_path: Path) -> None:
@@ -97,7 +108,18 @@ def test_boxes_and_own_masks(tmp_path: Path) -> None:
 def test_the_command_takes_settings_of_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("train2017", "val2017"):
         write(tmp_path, part, f"stuffthingmaps/{part}", 2, 181)
-    given = ["data", "check", "coco_stuff", "--data", str(tmp_path), "--sample", "1", "classes=27"]
+    given = [
+        "data",
+        "check",
+        "coco_stuff",
+        "--data",
+        str(tmp_path),
+        "--sample",
+        "1",
+        "classes=27",
+        "--accept",
+        "equal-files:coco_stuff27",
+    ]
     assert main([*given, "--json"]) == 0
     train, val = json.loads(capsys.readouterr().out)
     assert (train["dataset"], train["found"], train["sampled"], len(val["classes"])) == ("coco_stuff27", 2, 1, 27)

@@ -10,6 +10,7 @@ from dinoskip.data import PascalContextConfig, check, open_images, open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.pascal_context import CLASSES
 from dinoskip.errors import DataError
+from tests.helpers.signatures import SIZE, blocks, judged, save, stopping
 
 VALUES = np.array([[0, 1, 59, 255]], np.uint8)
 
@@ -39,6 +40,27 @@ def test_with_and_without_background(devkit: Path, root: str) -> None:
     )  # fmt: skip
     assert open_labels(SEGMENTATION, whole, "val").label(0).tolist() == [[0, 1, 59, 255]]
     assert len(open_images(config, split="val")) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "check"),
+    [
+        ([0, 1, 2, 59], None),
+        ([255, 0, 1, 58], "context-numbering"),  # less by one
+        ([1, 2, 3, 59], "context-numbering"),  # one higher, 59 as 0 or left out
+    ],
+)
+def test_numbers_of_classes_that_were_changed_are_doubtful(
+    tmp_path: Path, values: list[int], check: str | None
+) -> None:
+    folder = tmp_path / "VOC2010"
+    for number in range(5):
+        save(folder / f"JPEGImages/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(folder / f"SegmentationClassContext/{number}.png", blocks(values, number))
+    (folder / "ImageSets/SegmentationContext").mkdir(parents=True)
+    (folder / "ImageSets/SegmentationContext/train.txt").write_text("0\n1\n2\n3\n4\n")
+    found = stopping(judged("segmentation", ["train"], kind="pascal_context", root=str(tmp_path)))
+    assert found == ([("doubtful", check)] if check else [])
 
 
 def test_classes_are_alphabetical_and_splits_are_checked(devkit: Path) -> None:

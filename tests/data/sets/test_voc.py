@@ -192,3 +192,15 @@ def test_lists_of_paths_as_deeplabs(voc_tree: Path) -> None:
     listed.write_text("/JPEGImages/a1.jpg x\na1\n")
     with pytest.raises(DataError, match="'a1' is listed twice"):
         voc_segmentation(voc_tree, "trainaug")
+
+
+def test_masks_and_photographs_with_capital_endings(tmp_path: Path) -> None:
+    folder = tmp_path / "VOC2012"
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / part).mkdir(parents=True)
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "JPEGImages/A_1.JPG", "JPEG")
+    Image.fromarray(np.ones((4, 6), np.uint8)).save(folder / "SegmentationClass/A_1.PNG", "PNG")
+    (folder / "ImageSets/Segmentation/train.txt").write_text("A_1\n")
+    opened = voc_segmentation(tmp_path, "train")
+    assert opened.ids == ("A_1",)
+    assert opened.label(0).tolist() == np.ones((4, 6), int).tolist()

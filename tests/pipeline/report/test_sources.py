@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dinoskip.io.files import read_json, read_manifest, write_manifest
+from dinoskip.io.files import read_json, read_manifest, sha256_file, write_manifest
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.report.sources import sources_of
+from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.stages.settings import FeatureSettings
 from dinoskip.results.rows import EvalResult, read_rows, write_rows
 
@@ -14,10 +15,10 @@ ROW = EvalResult("mIoU", 1.0, "probe", "1", "voc", "val", 3, model="dino")
 EXTERNAL = {"voc: images of val": "ab" * 32, "voc: targets of val": "cd" * 32}
 
 
-def published(folder: Path, external: dict[str, str]) -> Path:
+def published(folder: Path, external: dict[str, str], **more: object) -> Path:
     folder.mkdir(parents=True)
     (folder / "x").write_text("x")
-    write_manifest(folder, {"record": {"settings": {"dataset": {"kind": "voc"}}, "external": external}})
+    write_manifest(folder, {"record": {"settings": {"dataset": {"kind": "voc"}}, "external": external}, **more})
     return folder
 
 
@@ -40,3 +41,24 @@ def test_rows_say_network_and_images(tmp_path: Path) -> None:
     back = [(one.network, one.images) for one in read_rows(tmp_path / "rows.json")]
     assert back == [(row.network, row.images), ("", "")]
     assert "network" not in read_json(tmp_path / "rows.json")[1]
+
+
+def test_rows_say_the_file_of_a_network_while_it_is_the_one_that_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "dino.pth"
+    file.write_bytes(b"weights")
+    settings = FeatureSettings("segmentation", "val", ["out"], ["none"], {}, "all", backbone=f"dino:{file}")
+    node = Node("features/dino/voc", "features", settings, variant="dino")
+    out = published(tmp_path / "a", {**EXTERNAL, "backbone": backbone_hash(f"dino:{file}")})
+    row = sources_of([node], {node.id: out}).of_row(ROW)
+    assert row.network_file == f"dino.pth {sha256_file(file)[:16]}"
+    assert sources_of([node], {node.id: out}).of_row(ROW.baseline("majority class", 1.0)).network_file == ""
+    file.write_bytes(b"other weights")
+    assert sources_of([node], {node.id: out}).of_row(ROW).network_file == ""
+
+
+def test_rows_of_before_get_what_was_accepted_from_manifests(tmp_path: Path) -> None:
+    lines = ["void-share:voc: 40 % of the pixels are 255", "one-class:other: every pixel is of one class"]
+    out = published(tmp_path / "a", EXTERNAL, accepted=lines)
+    sources = sources_of([Node("probe/dino/voc", "probe", {}, variant="dino")], {"probe/dino/voc": out})
+    assert sources.of_row(ROW).accepted == "void-share"
+    assert sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "third", "val", 3)).accepted == ""

@@ -58,6 +58,7 @@ def test_rows_and_weights_of_a_variant(done: Path) -> None:
     exported = next((stages / "weights" / "skipless-adamw").rglob("weights.safetensors"))
     _, model, info = load_weights(exported)
     assert (model.skip, info["role"], info["init"]) == (False, "student", "skipless")
+    assert (info["images_format"], len(info["images"])) == ("folder", 64)
     knn = [row for path in (stages / "knn" / "skipless-adamw").rglob("rows.json") for row in read_rows(path)]
     assert {row.weights for row in knn if not row.is_baseline} == {rows[0].weights}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -50,7 +51,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     lists = [root / name for name in LISTS[split] if (root / name).is_file()]
     if not lists:
         raise DataError(f"{root / LISTS[split][0]}: no such list", _advice(root))
-    lines = [line.split() for line in read_text(lists[0], "list of images").splitlines()]
+    lines = [_words(line) for line in read_text(lists[0], "list of images").splitlines()]
     short = next((i for i, line in enumerate(lines, 1) if len(line) == 1), None)
     if short is not None:
         raise DataError(f"{lists[0]}:{short}: a line is IMAGE DEPTH [FOCAL LENGTH]")
@@ -62,6 +63,12 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     folder = next((root / subfolder for subfolder in FOLDERS[split] if (root / subfolder / first).is_file()), root)
     pairs = ((confined(folder, image, lists[0]), _depth_path(root, folder, depth, lists[0])) for image, depth in names)
     return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line: divided by space, or where there is none by semicolons or commas, as tables are saved."""
+    words = line.split()
+    return words if len(words) != 1 else [word for word in re.split("[;,]", words[0]) if word]
 
 
 def _depth_path(root: Path, folder: Path, name: str, listed: Path) -> Path:
@@ -155,9 +162,8 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
     return LabelledNormals(image, unit.astype(np.float32), valid & (length > 0))
 
 
-def load_geonet(path: Path, _: Path) -> LabelledNormals:
-    """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
-    names = ("img", "depth", "norm")
+def _of_geonet(path: Path, *names: str) -> list[NDArray[Any]]:
+    """The first 480 × 640 pixels of these arrays of a MATLAB file."""
     with guard(path, "MATLAB file"):
         content = read_regular(path, MAX_FILE)
         declared = {name: shape for name, shape, _ in matlab().whosmat(io.BytesIO(content))}
@@ -166,7 +172,12 @@ def load_geonet(path: Path, _: Path) -> LabelledNormals:
         if (size := 8 * sum(math.prod(declared[name]) for name in names)) > MAX_FILE:
             raise DataError(f"{path}: refused: its arrays have {size:,} bytes, more than {MAX_FILE:,}")
         arrays = matlab().loadmat(io.BytesIO(content), variable_names=names)
-        image, depth, normals = (np.asarray(arrays[name])[:480, :640] for name in names)
+        return [np.asarray(arrays[name])[:480, :640] for name in names]
+
+
+def load_geonet(path: Path, _: Path) -> LabelledNormals:
+    """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
+    image, depth, normals = _of_geonet(path, "img", "depth", "norm")
     with guard(path, "image of GeoNet"):
         image = image + 2 * np.array(GEONET_MEANS)
         finite(image, "pixels", path)
@@ -177,6 +188,15 @@ def load_labelled(path: Path, _: Path) -> LabelledNormals:
     """Read a labelled image from its .npz: ``image`` uint8 (H, W, 3), ``depth`` in metres, ``normals`` (H, W, 3)."""
     content = read_arrays(path, "image", "depth", "normals", limit=MAX_FILE)
     return _labelled(content["image"], content["depth"], content["normals"], path)
+
+
+def load_depth_beside(path: Path) -> NDArray[np.float32]:
+    """Read the depth in metres, float32 (H, W), from a file of normals; 0 where it is not measured."""
+    if path.suffix == ".mat":
+        depth = _of_geonet(path, "depth")[0]
+    else:
+        depth = read_arrays(path, "depth", limit=MAX_FILE)["depth"]
+    return np.nan_to_num(depth.astype(np.float32))
 
 
 class NyuNormalsConfig(DatasetKind):
@@ -203,4 +223,4 @@ class NyuNormalsConfig(DatasetKind):
         kept = [path for i, path in enumerate(paths) if split != "train" or i not in NOT_USED]
         ids, files = tuple(path.stem for path in kept), tuple(kept)
         load = load_geonet if split == "train" else load_labelled
-        return NormalsDataset(self.dataset_name, split, ids, files, files, load)
+        return NormalsDataset(self.dataset_name, split, ids, files, files, load, load_depth_beside)

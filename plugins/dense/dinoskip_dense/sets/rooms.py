@@ -25,7 +25,7 @@ from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.io.arrays import read_arrays
-from dinoskip.io.images import read_image
+from dinoskip.io.images import read_depth, read_image
 from dinoskip.runtime.randomness import numpy_rng
 from dinoskip_dense.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip_dense.sets.nyu import LISTS, depth_of_lists
@@ -68,7 +68,9 @@ class RoomsConfig(SplitSynthetic):
         opened = self.open_depth(root, split, faults)
         paths = tuple(path.with_name(path.name.replace("sync_depth", "normals")).with_suffix(".npz")
                       for path in opened.depth_paths)  # fmt: skip
-        return NormalsDataset(opened.name, split, opened.ids, opened.image_paths, paths, load_normals)
+        return NormalsDataset(
+            opened.name, split, opened.ids, opened.image_paths, paths, load_normals, load_depth_of_normals
+        )
 
     def generate(self, out: Path) -> Path:
         """Compose the rooms below ``out`` and return the folder ``out/rooms``, complete or not at all.
@@ -96,6 +98,12 @@ def load_normals(image: Path, normals: Path) -> LabelledNormals:
     finite(values, "normals", normals)
     values = values.astype(np.float32)
     return LabelledNormals(read_image(image), values, np.ones(values.shape[:2], dtype=np.bool_))
+
+
+def load_depth_of_normals(normals: Path) -> NDArray[np.float32]:
+    """Read the depth of a room in metres, float32 (H, W), from the file beside that of its normals."""
+    path = normals.with_name(normals.name.replace("normals", "sync_depth")).with_suffix(".png")
+    return (read_depth(path) / 1000).astype(np.float32)  # as _write saves it: millimetres
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,14 @@ def test_lists_in_either_layout(tmp_path: Path, train: str, test: str, lists: tu
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("between", [";", ",", "\t"])
+def test_lists_saved_as_tables(tmp_path: Path, between: str) -> None:
+    lines = [scene(tmp_path / "kitchen", number).replace(" ", between) for number in (1, 2)]
+    (tmp_path / "nyu_train.txt").write_text("\ufeff" + "".join(lines).replace("\n", "\r\n"), encoding="utf-8")
+    opened = open_labels(DEPTH, NyuConfig(root=str(tmp_path)), "train")
+    assert [Path(one).name for one in opened.ids] == ["rgb_00001.jpg", "rgb_00002.jpg"]
+
+
 def test_what_is_wrong_with_a_list_is_named(tmp_path: Path) -> None:
     config = NyuConfig(root=str(tmp_path))
     with pytest.raises(DataError, match=r"nyu_train\.txt: no such list"):
@@ -102,6 +110,16 @@ def test_two_of_geonets_files_are_left_out(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "geonet" / f"{name}.mat").touch()
     assert open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "train").ids == ("a", "c")
     assert NOT_USED == (21_181, 6_919)
+
+
+def test_depth_in_inches_may_be_in_centimetres(tmp_path: Path) -> None:
+    metres = np.linspace(1.2, 4.1, SIZE[0] * SIZE[1]).reshape(SIZE)
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    save(tmp_path / "d.png", np.rint(metres * 39.37).astype(np.uint16))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
+    assert stopping(found) == [("doubtful", "depth-scale")]
+    assert "per_metre=39.37" in found[0].remedy
 
 
 @pytest.mark.parametrize("written", [1000, 5000, 256])

@@ -86,12 +86,13 @@ def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], frames: 
     for image_id in named:
         if not confined(images, image_id, path).is_file():
             raise DataError(f"{images / image_id}: no such image, {path.name} names it")
-    points, shapes = [], []
+    points, shapes, turns = [], [], []
     for key, image_id, values, side in zip(("src", "trg"), named, given, stated, strict=True):
         said = tuple(side[1::-1]) if isinstance(side, list) else side  # width, height, channels
         size, orientation = frames.of(images / image_id, said, f"{path}: {key}_imsize")
         points.append(upright_points(checked_points(values, size, f"{path}: {key}_kps"), size, orientation))
         shapes.append(size)
+        turns.append(orientation)
     if len(points[0]) != len(points[1]) or len(box) != 4:
         raise DataError(f"{path}: {len(points[0])} points in one image, {len(points[1])} in the other")
     inside(box, shapes[1], "corners of trg_bndbox", path)
@@ -100,4 +101,6 @@ def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], frames: 
     if not extent > 0:
         raise DataError(f"{path}: the object's box in the target image is empty")
     visible = np.ones(len(points[0]), dtype=bool)
-    return KeypointPair(name, category, source, target, points[0], points[1], extent, visible)
+    corners = upright_points(np.array(box, dtype=np.float64).reshape(2, 2), shapes[1], turns[1])
+    around = np.concatenate([corners.min(0), corners.max(0)])
+    return KeypointPair(name, category, source, target, points[0], points[1], extent, visible, around)
