@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
 
 def _is_slow(name: str) -> bool:
-    """Whether a way of cutting crops is AdamW's and an optimizer that of ready crops: both are counted by themselves."""
+    """Whether it joins an optimizer and a way to cut crops that are counted by themselves: with AdamW, with crops."""
     return name.endswith((", decode", ", resident")) and any(
         f"DINO step, {optimizer}," in name for optimizer in ("ecs", "klshampoo", "muon")
     )
