@@ -31,6 +31,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+MARKED = {"chaos", "device", "fuzz"}
+"""Folders whose tests have a mark of their name."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.parent.name in MARKED:
+        item.add_marker(item.path.parent.name)
+
+
 AS_IMPORTED = log.handlers[:], log.level, log.propagate
 
 
