@@ -22,8 +22,8 @@ from dinoskip.io.files import read_manifest, read_tensor_header, sha256_file
 from dinoskip.plugins import found
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.specs import newest_checkpoint
-from dinoskip.testing.study import EXAMPLES, missing_numbers, write_study
-from tests.helpers.commands import child
+from dinoskip.testing.study import EXAMPLES, write_study
+from tests.helpers.commands import child, command, programs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -73,12 +73,42 @@ def conformance() -> int:
     return __main__.main()
 
 
+WITH_PARTS = ("--plugin", str(PARTS))
+BESIDE = {
+    "board": command("board", "runs/extended", "--out", "board", "--json", *WITH_PARTS),
+    "missing": f"""
+import json
+from pathlib import Path
+from dinoskip.plugins import use_files
+use_files([{str(PARTS)!r}])
+from dinoskip.testing.study import missing_numbers
+tasks = ["smoothness", "note_length"]
+print(json.dumps(missing_numbers(Path("runs/extended"), tasks, [Path("board/index.html")])))
+""",
+    "check": command("data", "check", "beside", "--data", "photos", *WITH_PARTS),
+    "hello": command("hello", "you", *WITH_PARTS),
+    "help": command("eval", "smoothness", "--help", *WITH_PARTS),
+}
+"""Programs that follow the page's study in its folder."""
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder in which the page's study was run, with every example in it."""
+def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Folder in which the page's study was run, with every example in it, and what further programs print there."""
     folder = tmp_path_factory.mktemp("extended")
-    dinoskip(folder, "run", str(write_study(folder)), "-q")
-    return folder
+    run = command("run", str(write_study(folder)), "-q")
+    _, *beside = [checked(done, 0) for done in programs(run, *BESIDE.values(), cwd=folder)]
+    return folder, {name: done.stdout for name, done in zip(BESIDE, beside, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def folder(extended: tuple[Path, dict[str, str]]) -> Path:
+    return extended[0]
+
+
+@pytest.fixture(scope="module")
+def printed(extended: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    return extended[1]
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +138,8 @@ def test_tasks_of_several_labels_read_one_export(study: Path) -> None:
     assert len(list(study.glob("stages/features/*/*/photos-val-*"))) == 1
 
 
-def test_the_numbers_of_tasks_are_wherever_results_are_read(folder: Path, study: Path) -> None:
-    checked(child(board_and_missing, str(study), cwd=folder, seconds=280), 0)
-    assert json.loads((folder / "missing.json").read_text()) == []
-
-
-def board_and_missing(study: str) -> int:
-    """Make the leaderboard; write which numbers of tasks are on no page."""
-    code = main(["board", study, "--out", "board", "--json", "--plugin", str(PARTS)])
-    missing = missing_numbers(Path(study), ["smoothness", "note_length"], [Path("board/index.html")])
-    Path("missing.json").write_text(json.dumps(missing))
-    return code
+def test_the_numbers_of_tasks_are_wherever_results_are_read(printed: dict[str, str]) -> None:
+    assert json.loads(printed["missing"]) == []
 
 
 def test_gallery_layer(study: Path) -> None:
@@ -142,12 +163,10 @@ def test_objective_optimizer_and_initialisation(study: Path) -> None:
     assert any(name.endswith("momentum") for name in state.shapes)
 
 
-def test_commands(folder: Path) -> None:
-    plugin = ("--plugin", str(PARTS))
-    said = dinoskip(folder, "data", "check", "beside", "--data", "photos", *plugin).stdout
-    assert "photos notes val: 2 images, 2 read: ok" in said
-    assert dinoskip(folder, "hello", "you", *plugin).stdout == "hello you\n"
-    assert "evaluate.smoothness.size=448" in dinoskip(folder, "eval", "smoothness", "--help", *plugin).stdout
+def test_commands(printed: dict[str, str]) -> None:
+    assert "photos notes val: 2 images, 2 read: ok" in printed["check"]
+    assert printed["hello"] == "hello you\n"
+    assert "evaluate.smoothness.size=448" in printed["help"]
 
 
 # --- a package of a stranger's -------------------------------------------------------------------------
@@ -188,11 +207,9 @@ def tried(folder: Path) -> Path:
 
 def test_an_installed_package_is_found_and_gone_when_it_is_removed(site: Path, tmp_path: Path) -> None:
     study = tried(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dinoskip", "eval", "--help"]
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "smoothness" in said
-    said = dinoskip(tmp_path, "run", str(study), "-q", site=site).stdout
+    listed, ran = programs(command("eval", "--help"), command("run", str(study), "-q"), cwd=tmp_path, site=site)
+    assert "smoothness" in checked(listed, 0).stdout
+    said = checked(ran, 0).stdout
     (row,) = rows(tmp_path / "runs" / "tried", "smoothness")
     assert row.shown in said
     assert row.shown in (tmp_path / "runs" / "tried" / "report" / "index.html").read_text()
@@ -237,7 +254,8 @@ def test_a_stage(tmp_path: Path) -> None:
         "data: {scenes: {kind: scenes, images: 8, size: 64}}\nsizes: {unit: bytes}\n"
         "pretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
     )
-    dinoskip(tmp_path, "run", "study.yaml", "-q", "--only", "sizes", "--plugin", "sizes.py")
+    run = command("run", "study.yaml", "-q", "--only", "sizes", "--plugin", "sizes.py")
+    checked(programs(run, cwd=tmp_path)[0], 0)
     output = one(tmp_path / "runs" / "sized", "stages/sizes/*/")
     ((variant, size),) = json.loads((output / "sizes.json").read_text()).items()
     assert size > 4 * 400_000
@@ -266,5 +284,5 @@ def test_a_probe_protocol(tmp_path: Path) -> None:
         "evaluate: {probe: {datasets: [scenes], protocol: brief}}\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "plan", "study.yaml", "--json"]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)
+    plan = [sys.executable, "-m", "dinoskip", "plan", "study.yaml", "--json"]
+    subprocess.run(plan, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)
