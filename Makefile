@@ -1,5 +1,5 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
-# make test   the same environment, then lint, types and tests
+# make test   the same environment, then lint, and types beside tests
 # make test-core   the core's tests without any plug-in: a copy of the tree without plugins/, an environment of its own
 # make check-fast   lint, types, house rules (half a minute of processor time after the first run) and the test files that
 #             differ from main
@@ -14,8 +14,10 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
-test: lint types $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+test: lint $(STAMP)
+	$(BIN)/mypy & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal; tests=$$?; \
+	wait $$types && exit $$tests
 
 test-core: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.core_alone -q -n auto --maxprocesses 4 --dist worksteal tests

@@ -4,6 +4,7 @@ In a tree without plugins/ a test that needs a plug-in is skipped, and the reaso
 or a helper that does, and one with the mark ``plugin("video")``.
 """
 
+import gc
 import multiprocessing
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
@@ -17,9 +18,26 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
     [  # modules, since packages import their parts when asked for one
         "dinoskip.training.pretraining", "dinoskip.training.supervised",
         "dinoskip.features.extract", "dinoskip.models.load", "dinoskip.pipeline.study", "tests.helpers.tiny",
-        "torch._dynamo", "hypothesis", "pytest",
+        "torch._dynamo", "hypothesis", "pytest", "tests.helpers.frozen",
     ]
 )  # fmt: skip
+
+gc.disable()  # until all tests are collected: what is imported stays, and looking through it again took a tenth of it
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end; collections of garbage need not look at it."""
+    gc.freeze()
+    gc.enable()
+
+
+MARKED = {"chaos", "device", "fuzz"}
+"""Folders whose tests have a mark of their name."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.parent.name in MARKED:
+        item.add_marker(item.path.parent.name)
 
 
 AS_IMPORTED = log.handlers[:], log.level, log.propagate

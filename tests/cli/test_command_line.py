@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
-from tests.helpers.commands import ROOT, dinoskip
+from tests.helpers.commands import ROOT, dinoskip, program
 
 
 def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -33,7 +33,7 @@ SIGNALS = {"SIGTERM": 75, "SIGUSR2": 75, "SIGINT": 130}
 def every_signal(ways: Mapping[str, str]) -> list[Any]:
     """Each signal with its exit code in each way; but for the one that ``ways`` names with a way they are slow.
 
-    Each is a process that imports torch: two or three seconds.
+    Most are children of the fork server; those that end as Python does are new interpreters.
     """
     return [
         pytest.param(number, code, way, marks=[] if number == quick else pytest.mark.slow)
@@ -159,10 +159,10 @@ def test_version() -> None:
 )
 def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int, begins: str) -> None:
     """Python prints and drops what the handler raises there. A thread that sends the signal again may begin slowly."""
-    program = f"""
+    text = f"""
 import os, signal, sys, threading, time
 from dinoskip import cli
-from dinoskip.runtime import environment
+from dinoskip.cli import machine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins without it
 
@@ -179,11 +179,11 @@ def long(*_):
     Last()
     time.sleep(120)
 
-environment.describe = long
+machine.describe = long
 sys.exit(cli.main(["doctor"]))
 """
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = program(text)
     assert done.returncode == code, done.stderr
     assert time.monotonic() - began < 60  # not the whole of its sleep, on a busy machine either
     assert "Traceback" not in done.stderr
@@ -192,11 +192,11 @@ sys.exit(cli.main(["doctor"]))
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
 def test_a_second_request_that_comes_in_a_destructor_keeps_its_meaning(number: str, code: int) -> None:
     """A training that was asked twice to end for preemption said that Ctrl-C had ended it."""
-    program = f"""
+    text = f"""
 import os, signal, sys, time
 from pathlib import Path
 from dinoskip import cli
-from dinoskip.runtime import environment
+from dinoskip.cli import machine
 from dinoskip.training.guard import StopNow, StopSignals
 from dinoskip.training.run_directory import stopped_at_once
 
@@ -217,10 +217,10 @@ def training(*_):
         except StopNow as stop:
             raise stopped_at_once(Path("run"), stop.request) from None
 
-environment.describe = training
+machine.describe = training
 sys.exit(cli.main(["doctor"]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = program(text)
     assert (done.returncode, done.stderr) == (code, "error: run: stopped at once; the last checkpoint stands\n")
 
 
@@ -239,7 +239,7 @@ def test_a_second_signal_changes_nothing(number: str, code: int, after: str) -> 
     program = f"""
 import atexit, os, signal, sys, time
 from dinoskip import cli
-from dinoskip.runtime import environment
+from dinoskip.cli import machine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -257,8 +257,8 @@ def long(*_):
 
 if {after == "while Python ends"}:
     atexit.register(again)
-environment.describe = long
-sys.argv = ["dinoskip", "doctor"]
+machine.find_below = long  # verify imports nothing large
+sys.argv = ["dinoskip", "verify", "."]
 sys.exit(cli.main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -283,11 +283,11 @@ except BaseException as error:
     if {how == "taken for another error"}:
         raise ImportError("a dependency is missing")
 """)
-    program = f"""
+    text = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(tmp_path)!r})
 from dinoskip import cli
-from dinoskip.runtime import environment
+from dinoskip.cli import machine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -301,11 +301,11 @@ def long(*_):
     import imported
     time.sleep(120)
 
-environment.describe = long
+machine.describe = long
 sys.exit(cli.main(["doctor"]))
 """
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = program(text)
     assert done.returncode == code, done.stderr
     assert time.monotonic() - began < 60
     assert "Traceback" not in done.stderr
@@ -313,17 +313,18 @@ sys.exit(cli.main(["doctor"]))
 
 def test_a_signal_waits_for_no_import_without_end(tmp_path: Path) -> None:
     (tmp_path / "imported.py").write_text("import os, signal, time\nos.kill(os.getpid(), 15)\ntime.sleep(120)\n")
-    program = f"""
+    text = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from dinoskip import cli
-from dinoskip.runtime import environment, stopping
+from dinoskip.cli import machine
+from dinoskip.runtime import stopping
 stopping.IMPORTING = 1.0
-environment.describe = lambda *_: __import__("imported")
+machine.describe = lambda *_: __import__("imported")
 sys.exit(cli.main(["doctor"]))
 """
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = program(text)
     assert done.returncode == 75, done.stderr
     assert time.monotonic() - began < 60
 

@@ -12,8 +12,17 @@ from tests.device.table import STATED, Stated, chosen_device
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
 
+def _is_slow(name: str) -> bool:
+    """Whether it joins an optimizer and a way to cut crops that are counted by themselves: with AdamW, with crops."""
+    return name.endswith((", decode", ", resident")) and any(
+        f"DINO step, {optimizer}," in name for optimizer in ("ecs", "klshampoo", "muon")
+    )
+
+
 @pytest.mark.filterwarnings("ignore:'pin_memory':UserWarning")
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if _is_slow(name) else name for name in PATHS]
+)
 def test_path_asks_of_the_device_what_is_stated(name: str) -> None:
     device = chosen_device()
     assert STATED[name].faults(measure(name, device), exact=not device.real) == []

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.helpers.commands import dinoskip
 from tests.helpers.documented import SMALLER
 from tests.helpers.tiny import make_images
 
@@ -33,11 +31,7 @@ def test_a_network_is_trained_by_the_second_loss(tmp_path: Path) -> None:
     make_images(tmp_path / "photos", 8)
     (tmp_path / "memax.py").write_text(FILE)
     small = [*shlex.split(SMALLER["pretrain"]), "--device", "cpu", "-q"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "dinoskip", *shlex.split(COMMAND), *small],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = dinoskip(*shlex.split(COMMAND), *small, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "runs/memax/metrics.jsonl").read_text().splitlines()]
     entropies = [row["mean_entropy"] for row in rows if "mean_entropy" in row]

@@ -81,8 +81,9 @@ def source_files_are_named_and_not_linked(site: Path) -> None:
     assert 'href="docs/' not in (site / "contributing.html").read_text()
 
 
+@pytest.mark.slow  # links, names, files, settings and commands of the pages are tested by tests/house
 def test_the_site(tmp_path: Path) -> None:
-    """One test, for the build is what takes time."""
+    """One test, for the build, which is that of ``make docs``, is what takes time."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=200)

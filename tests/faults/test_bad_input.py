@@ -5,8 +5,7 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
+from tests.helpers.commands import child
 
-ROOT = Path(__file__).parents[2]
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 TRAIN = [
     "model.name=vit_tiny_patch16", "model.depth=1", "model.img_size=32", "pretrain.epochs=1",
@@ -200,42 +199,43 @@ def test_a_bad_training_image_is_replaced_counted_and_listed(tmp_path: Path) -> 
     assert json.loads((tmp_path / "run" / "status.json").read_text())["bad_images"] == 1
 
 
-def _start(*arguments: str, **more: object) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dinoskip", *arguments]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, **more)  # type: ignore[call-overload,no-any-return]
+def _limited(arguments: list[str]) -> int:
+    """Run a command where no file may have more than 64 KiB: what a full disk is to it."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+    return main(arguments)
 
 
 def test_full_disk_during_export(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images", 4)
     common = ["features", "export", VIT, "--data", str(images), "--out", str(tmp_path / "o")]
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-
-    process = _start(*common, preexec_fn=limit)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 6, err
-    assert "no space left" in err
-    assert "Traceback" not in err
+    done = child(_limited, common)
+    assert done.returncode == 6, done.stderr
+    assert "no space left" in done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "o").exists()
     assert main([*common, "-q"]) == 0  # with space again, it goes on
+
+
+def _signalled(arguments: list[str], number: int, metrics: str) -> int:
+    """Run a command that is sent a signal as soon as it has written its first metrics."""
+
+    def send() -> None:
+        while not (os.path.exists(metrics) and os.path.getsize(metrics)):
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+    return main(arguments)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_stopped_by_a_signal_and_continued(tmp_path: Path, number: int, code: int) -> None:
     images = pictures(tmp_path / "images", 4)
     run = ["pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.epochs=400"]
-    process = _start(*run)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 100
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
+    done = child(_signalled, run, number, str(tmp_path / "run" / "metrics.jsonl"))
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
     assert list((tmp_path / "run" / "checkpoints").glob("step-*/MANIFEST.json"))
 
 

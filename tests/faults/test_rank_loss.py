@@ -200,7 +200,7 @@ def hang_while_preparing() -> None:
 @pytest.mark.parametrize(
     ("prepare", "rank", "code", "action"),
     [
-        (hang_in_the_first_step, 1, 1, "beginning the first step"),
+        pytest.param(hang_in_the_first_step, 1, 1, "beginning the first step", marks=pytest.mark.slow),
         (hang_while_saving, 0, 75, "saving a checkpoint"),
         pytest.param(hang_while_preparing, 1, 1, "preparing networks and images", marks=pytest.mark.slow),
     ],

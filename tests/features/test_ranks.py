@@ -106,7 +106,7 @@ def alone(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     return content(folder / "store")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_is_noticed_and_any_number_continues(
     photos: Path, alone: dict[str, str], tmp_path: Path, victim: int
 ) -> None:

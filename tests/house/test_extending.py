@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -16,10 +17,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.cli import main
 from dinoskip.io.files import read_manifest, read_tensor_header, sha256_file
+from dinoskip.plugins import found
 from dinoskip.results.rows import read_rows
 from dinoskip.settings.specs import newest_checkpoint
 from dinoskip.testing.study import EXAMPLES, write_study
+from tests.helpers.commands import child, command, programs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -28,16 +32,24 @@ CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)  # 
 PARTS = EXAMPLES / "parts.py"
 
 
-def dinoskip(folder: Path, *arguments: str, path: Path = ROOT, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, with what lies at ``path`` before all that is installed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=folder, env=environment, check=False
-    )
+def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
     assert done.returncode == code, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return done
+
+
+def dinoskip(
+    folder: Path, *arguments: str, site: Path | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with the packages below ``site`` installed."""
+    return checked(child(with_site, arguments, site, cwd=folder, seconds=280), code)
+
+
+def with_site(arguments: tuple[str, ...], site: Path | None) -> int:
+    if site is not None:
+        sys.path.insert(0, str(site))
+        found.cache_clear()
+    return main(arguments)
 
 
 def test_the_page_shows_the_packages_examples() -> None:
@@ -47,18 +59,56 @@ def test_the_page_shows_the_packages_examples() -> None:
 
 
 def test_every_example_is_complete(tmp_path: Path) -> None:
-    said = dinoskip(tmp_path, "dinoskip.testing", "--plugin", str(PARTS)).stdout
-    found = [line.rpartition(": ")[2] for line in said.splitlines()]
-    assert set(found) == {"ok"}
-    assert len(found) > 9, "our own plug-ins, and the page's nine parts"
+    said = checked(child(conformance, cwd=tmp_path), 0).stdout
+    verdicts = [line.rpartition(": ")[2] for line in said.splitlines()]
+    assert set(verdicts) == {"ok"}
+    assert len(verdicts) > 9, "our own plug-ins, and the page's nine parts"
+
+
+def conformance() -> int:
+    """``python -m dinoskip.testing --plugin PARTS``."""
+    from dinoskip.testing import __main__
+
+    sys.argv = ["dinoskip.testing", "--plugin", str(PARTS)]
+    return __main__.main()
+
+
+WITH_PARTS = ("--plugin", str(PARTS))
+BESIDE = {
+    "board": command("board", "runs/extended", "--out", "board", "--json", *WITH_PARTS),
+    "missing": f"""
+import json
+from pathlib import Path
+from dinoskip.plugins import use_files
+use_files([{str(PARTS)!r}])
+from dinoskip.testing.study import missing_numbers
+tasks = ["smoothness", "note_length"]
+print(json.dumps(missing_numbers(Path("runs/extended"), tasks, [Path("board/index.html")])))
+""",
+    "check": command("data", "check", "beside", "--data", "photos", *WITH_PARTS),
+    "hello": command("hello", "you", *WITH_PARTS),
+    "help": command("eval", "smoothness", "--help", *WITH_PARTS),
+}
+"""Programs that follow the page's study in its folder."""
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder in which the page's study was run, with every example in it."""
+def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Folder in which the page's study was run, with every example in it, and what further programs print there."""
     folder = tmp_path_factory.mktemp("extended")
-    dinoskip(folder, "dinoskip", "run", str(write_study(folder)), "-q")
-    return folder
+    run = command("run", str(write_study(folder)), "-q")
+    _, *beside = [checked(done, 0) for done in programs(run, *BESIDE.values(), cwd=folder)]
+    return folder, {name: done.stdout for name, done in zip(BESIDE, beside, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def folder(extended: tuple[Path, dict[str, str]]) -> Path:
+    return extended[0]
+
+
+@pytest.fixture(scope="module")
+def printed(extended: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    return extended[1]
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +138,8 @@ def test_tasks_of_several_labels_read_one_export(study: Path) -> None:
     assert len(list(study.glob("stages/features/*/*/photos-val-*"))) == 1
 
 
-def test_the_numbers_of_tasks_are_wherever_results_are_read(folder: Path, study: Path) -> None:
-    dinoskip(folder, "dinoskip", "board", str(study), "--out", "board", "--json", "--plugin", str(PARTS))
-    code = (
-        "from pathlib import Path; from dinoskip.plugins import use_files; "
-        f"use_files([{str(PARTS)!r}]); from dinoskip.testing.study import missing_numbers; "
-        f"print(missing_numbers(Path({str(study)!r}), ['smoothness', 'note_length'], [Path('board/index.html')]))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout.replace("'", '"')) == []
+def test_the_numbers_of_tasks_are_wherever_results_are_read(printed: dict[str, str]) -> None:
+    assert json.loads(printed["missing"]) == []
 
 
 def test_gallery_layer(study: Path) -> None:
@@ -123,14 +163,10 @@ def test_objective_optimizer_and_initialisation(study: Path) -> None:
     assert any(name.endswith("momentum") for name in state.shapes)
 
 
-def test_commands(folder: Path) -> None:
-    plugin = ("--plugin", str(PARTS))
-    said = dinoskip(folder, "dinoskip", "data", "check", "beside", "--data", "photos", *plugin).stdout
-    assert "photos notes val: 2 images, 2 read: ok" in said
-    assert dinoskip(folder, "dinoskip", "hello", "you", *plugin).stdout == "hello you\n"
-    assert (
-        "evaluate.smoothness.size=448" in dinoskip(folder, "dinoskip", "eval", "smoothness", "--help", *plugin).stdout
-    )
+def test_commands(printed: dict[str, str]) -> None:
+    assert "photos notes val: 2 images, 2 read: ok" in printed["check"]
+    assert printed["hello"] == "hello you\n"
+    assert "evaluate.smoothness.size=448" in printed["help"]
 
 
 # --- a package of a stranger's -------------------------------------------------------------------------
@@ -163,7 +199,7 @@ def tried(folder: Path) -> Path:
     (folder / "study.yaml").write_text(
         "name: tried\n"
         "data: {scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}}\n"
-        'variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false", label: tiny}]}\n'
+        'variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false,depth=1", label: tiny}]}\n'
         "evaluate: {blocks: [1], smoothness: {datasets: [scenes], size: 32}}\n"
     )
     return folder / "study.yaml"
@@ -171,12 +207,13 @@ def tried(folder: Path) -> Path:
 
 def test_an_installed_package_is_found_and_gone_when_it_is_removed(site: Path, tmp_path: Path) -> None:
     study = tried(tmp_path)
-    assert "smoothness" in dinoskip(tmp_path, "dinoskip", "eval", "--help", path=site).stdout
-    said = dinoskip(tmp_path, "dinoskip", "run", str(study), "-q", path=site).stdout
+    listed, ran = programs(command("eval", "--help"), command("run", str(study), "-q"), cwd=tmp_path, site=site)
+    assert "smoothness" in checked(listed, 0).stdout
+    said = checked(ran, 0).stdout
     (row,) = rows(tmp_path / "runs" / "tried", "smoothness")
     assert row.shown in said
     assert row.shown in (tmp_path / "runs" / "tried" / "report" / "index.html").read_text()
-    gone = dinoskip(tmp_path, "dinoskip", "plan", str(study), code=2).stderr
+    gone = dinoskip(tmp_path, "plan", str(study), code=2).stderr
     assert gone.count("\n") == 1
     assert "evaluate.smoothness" in gone
 
@@ -185,10 +222,10 @@ def test_a_broken_package_is_one_line_and_two_of_one_name_are_refused(site: Path
     broken = tmp_path / "broken"
     shutil.copytree(site, broken)
     (broken / "my_package" / "smoothness.py").write_text("import a_module_that_is_not_there\n")
-    said = dinoskip(tmp_path, "dinoskip", "settings", "probe", path=broken)
+    said = dinoskip(tmp_path, "settings", "probe", site=broken)
     assert said.stderr.count("\n") == 1
     assert all(word in said.stderr for word in ("smoothness", "my-package", "a_module_that_is_not_there"))
-    both = dinoskip(tmp_path, "dinoskip", "settings", "probe", "--plugin", str(PARTS), path=site, code=2).stderr
+    both = dinoskip(tmp_path, "settings", "probe", "--plugin", str(PARTS), site=site, code=2).stderr
     assert both.count("\n") == 1
     assert "my-package" in both
     assert str(PARTS) in both
@@ -217,19 +254,22 @@ def test_a_stage(tmp_path: Path) -> None:
         "data: {scenes: {kind: scenes, images: 8, size: 64}}\nsizes: {unit: bytes}\n"
         "pretrain: {dataset: scenes, epochs: 1, batch_size: 2, warmup_epochs: 0}\n"
     )
-    dinoskip(tmp_path, "dinoskip", "run", "study.yaml", "-q", "--only", "sizes", "--plugin", "sizes.py")
+    run = command("run", "study.yaml", "-q", "--only", "sizes", "--plugin", "sizes.py")
+    checked(programs(run, cwd=tmp_path)[0], 0)
     output = one(tmp_path / "runs" / "sized", "stages/sizes/*/")
     ((variant, size),) = json.loads((output / "sizes.json").read_text()).items()
     assert size > 4 * 400_000
     settings = read_manifest(output).info["record"]["settings"]
     assert settings["plugin"] == sha256_file(tmp_path / "sizes.py")
-    code = (
-        "from pathlib import Path; from sizes import shows, ShownOf; "
-        f"print(shows(ShownOf({{'sizes': Path({str(output)!r})}}, {{'words': {variant!r}}}, Path())).tables[0].rows)"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == f"[['words', {size}]]\n"
+    shown = checked(child(table_of_sizes, str(output), variant, cwd=tmp_path), 0).stdout
+    assert shown == f"[['words', {size}]]\n"
+
+
+def table_of_sizes(output: str, variant: str) -> None:
+    """Print the rows of the table that the stage of the page shows."""
+    sys.path.append(str(Path.cwd()))
+    sizes = importlib.import_module("sizes")
+    print(sizes.shows(sizes.ShownOf({"sizes": Path(output)}, {"words": variant}, Path())).tables[0].rows, flush=True)
 
 
 def test_a_probe_protocol(tmp_path: Path) -> None:
@@ -244,5 +284,5 @@ def test_a_probe_protocol(tmp_path: Path) -> None:
         "evaluate: {probe: {datasets: [scenes], protocol: brief}}\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dinoskip", "plan", "study.yaml", "--json"]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)
+    plan = [sys.executable, "-m", "dinoskip", "plan", "study.yaml", "--json"]
+    subprocess.run(plan, cwd=tmp_path, env=environment, check=True, timeout=200, capture_output=True)

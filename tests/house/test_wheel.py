@@ -127,6 +127,7 @@ def test_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     assert all((site / "dinoskip" / path).is_file() for path in ("configs/demo.yaml", "configs/start/compare.yaml"))
 
 
+@pytest.mark.slow  # its files are tested above, and that commands run from it
 def test_the_smallest_study(site: Path, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
         "name: s\ndata: {scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}}\n"

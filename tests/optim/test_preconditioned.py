@@ -105,11 +105,21 @@ def all_trained(here: World, folder: str) -> None:
             trained(here, f"{folder}/{kind}-{way}-{here.size}", kind, way == "shards")
 
 
+SEVERAL = [(2,), pytest.param((2, 4), marks=pytest.mark.slow)]
+"""Numbers of ranks beside one; processes that import and compile take most of the time, so that of four is slow."""
+
+
+@pytest.fixture(scope="module", params=SEVERAL, ids=["two", "two and four"])
+def sizes(request: pytest.FixtureRequest) -> tuple[int, ...]:
+    chosen: tuple[int, ...] = request.param
+    return chosen
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of four ranks, of two and of one, with every optimizer both ways: the ranks are started once for all."""
+def folder(sizes: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of several ranks and of one, with every optimizer both ways: the ranks are started once for all."""
     path = tmp_path_factory.mktemp("ranks")
-    for size in (2, 4):
+    for size in sizes:
         on_ranks(size, path, all_trained, str(path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the ranks have: LAPACK rounds otherwise with more
@@ -119,10 +129,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_replicas_and_checkpoints_have_the_same_bits_on_one_two_and_four_ranks(folder: Path, kind: str) -> None:
+def test_replicas_and_checkpoints_have_the_same_bits_on_one_and_several_ranks(
+    folder: Path, sizes: tuple[int, ...], kind: str
+) -> None:
     alone = load_tensors(folder / f"{kind}-replicas-1.0")
     everything = alone.pop("owned", torch.zeros(1))
-    for size in (2, 4):
+    for size in sizes:
         ranks = [load_tensors(folder / f"{kind}-replicas-{size}.{rank}") for rank in range(size)]
         assert sum(one.pop("owned", torch.zeros(1)) for one in ranks) == everything, "each tensor is on one rank"
         assert ranks[0].keys() == alone.keys()
@@ -147,9 +159,9 @@ def spanned(basis: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_shards_step_as_the_whole_does(folder: Path, kind: str) -> None:
+def test_shards_step_as_the_whole_does(folder: Path, sizes: tuple[int, ...], kind: str) -> None:
     alone = load_tensors(folder / f"{kind}-shards-1.0")
-    for size in (2, 4):
+    for size in sizes:
         ranks = [load_tensors(folder / f"{kind}-shards-{size}.{rank}") for rank in range(size)]
         for name, value in ranks[0].items():
             if name != "owned":

@@ -118,18 +118,22 @@ def test_status_of_a_training_whose_status_is_torn(
     assert "torn/.partial-0123456789abcdef/status.json: cannot be read as JSON" in said.err
 
 
-def test_gc_keeps_what_the_study_uses(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gallery_option_runs_gallery_and_report_only_and_gc_keeps_what_the_study_uses(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     assert main(["gc", str(done), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unused"] == []
     shutil.copytree(done.parent / "runs", tmp_path / "runs")
     there = f"output={tmp_path / 'runs'}"
-    assert main(["run", str(done), there, "report.note=other", "-q"]) == 0
-    capsys.readouterr()
-    assert main(["gc", str(done), there, "report.note=other", "--delete", "--json"]) == 0
-    assert [Path(path).parent.name for path in json.loads(capsys.readouterr().out)["unused"]] == ["report"]
+    assert main(["run", str(done), there, "gallery.first=2", "--json", "-q"]) == 0
+    happened = json.loads(capsys.readouterr().out)["stages"]
+    assert {node for node, what in happened.items() if what == "done"} == {"gallery", "report"}
+    assert main(["gc", str(done), there, "gallery.first=2", "--delete", "--json"]) == 0
+    unused = [Path(path).parent.name for path in json.loads(capsys.readouterr().out)["unused"]]
+    assert sorted(unused) == ["gallery", "report"]
     assert main(["verify", str(tmp_path / "runs" / "tiny")]) == 0
-    assert {step.state for step in runner(done, there, "report.note=other").plan()} == {"cached"}
+    assert {step.state for step in runner(done, there, "gallery.first=2").plan()} == {"cached"}
 
 
 def test_gc_leaves_unfinished_work_to_its_own_flag(
@@ -206,15 +210,6 @@ def test_a_variants_change_leaves_the_other_alone(done: Path) -> None:
     assert again == {"skipless-adamw", ""}
     reason = next(step.reason for step in steps if step.node.id == "pretrain/skipless-adamw")
     assert reason == "model.init.alpha: 1.8 → 1.5"
-
-
-def test_gallery_option_runs_gallery_and_report_only(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copy = done.parent / "copy"
-    shutil.copytree(done.parent / "runs", copy / "runs")
-    capsys.readouterr()
-    assert main(["run", str(done), f"output={copy / 'runs'}", "gallery.first=2", "--json", "-q"]) == 0
-    happened = json.loads(capsys.readouterr().out)["stages"]
-    assert {node for node, what in happened.items() if what == "done"} == {"gallery", "report"}
 
 
 def test_pca_pictures_are_reported_as_numbers_and_without_photographs(done: Path) -> None:

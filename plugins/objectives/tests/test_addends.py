@@ -214,7 +214,9 @@ def job(objective: str, **more: Any) -> Any:
     return job_of(**{**tree, "model": model, "pretrain": {**tree["pretrain"], **own}})
 
 
-@pytest.mark.parametrize("objective", RUNS)
+@pytest.mark.parametrize(  # patch contrast adds what DINO does
+    "objective", [pytest.param(name, marks=pytest.mark.slow) if name == "patch_contrast" else name for name in RUNS]
+)
 def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +234,9 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     assert features.tokens.shape == (1, 16, 128)
 
 
-@pytest.mark.parametrize("objective", RUNS)
+@pytest.mark.parametrize(  # crops are cut by the loader, which asks no objective
+    "objective", [name if name == "dino" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def test_crops_cut_on_the_device_give_the_same_run(objective: str, tmp_path: Path) -> None:
     for path in ("crops", "decode"):
         short = job(objective, data_path=path)

@@ -20,6 +20,7 @@ variants:
 evaluate:
   blocks: [2, 3, 4]
 {tasks}
+analyze: {{model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}}
 gallery: {{dataset: scenes, first: 2, size: 64}}
 """
 FAST = {
