@@ -263,8 +263,13 @@ class Campaign:
         if code or wrong:
             return [f"gc: exit {code}", *wrong, *running.log.splitlines()[-3:]]
         there = {path.relative_to(self.site.disk).as_posix() for path in self.site.disk.rglob("*") if path.is_file()}
-        # verdicts on data are kept by the times of their files, which are others in a study that was made again
-        return sorted(name for name in there ^ self.files if "verdicts" not in Path(name).parts)
+        # verdicts on data are kept by the times of their files, which are others in a study that was made again; records
+        # of finished outputs, which say what a later plan changes, are not made again where a planted link replaced them
+        lost = [path for path in self._damaged if "records" in path.parts]
+        return sorted(
+            name for name in there ^ self.files
+            if "verdicts" not in Path(name).parts and not any((self.site.disk / name).is_relative_to(at) for at in lost)
+        )  # fmt: skip
 
     def _keep(self, attempt: Attempt | None) -> None:
         """Copy a study in which a fault was seen, and what its processes said, and begin with nothing."""
