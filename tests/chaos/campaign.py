@@ -263,8 +263,8 @@ class Campaign:
         if code or wrong:
             return [f"gc: exit {code}", *wrong, *running.log.splitlines()[-3:]]
         there = {path.relative_to(self.site.disk).as_posix() for path in self.site.disk.rglob("*") if path.is_file()}
-        # Verdicts on data are kept by the times of their files, which are others in a study that was made again. Records
-        # of finished outputs say what a later plan changes; where a planted link replaced them they are not made again.
+        # Verdicts on data are kept by the times of their files, which are others in a study that was made again.
+        # Records of finished outputs say what a later plan changes; where a link replaced them they are not made again.
         lost = [path for path in self._damaged if "records" in path.parts]
         return sorted(
             name for name in there ^ self.files
