@@ -12,18 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from dinoskip.errors import DataError, OutputInUse
-from dinoskip.io.arrays import read_arrays
 from dinoskip.io.files import TEMPORARY, atomic_path, read_json, write_json
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import move_new, own_folder, remove, remove_aside, remove_empty
 
-Arrays = Mapping[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Mapping[str, "NDArray[Any]"]
 IMAGES = 128
 """Images of a part: of 2,000 there are 16 parts, so that two workers end within a sixteenth of each other; on a GPU
 one part has enough images of one size for batches."""
@@ -62,6 +61,8 @@ class Parts:
         called after each part that is there. Raises :class:`HelpEnded` in a helper when no part is left to begin, and
         whatever ``make`` raises.
         """
+        from dinoskip.io.arrays import read_arrays  # numpy: heavy for settings, which name this class
+
         if self.folder is None:
             for number in range(count):
                 arrays = make(number, out)
@@ -124,6 +125,8 @@ ALONE = Parts()
 
 def _make(place: Path, number: int, make: Callable[[int, Path], Arrays]) -> bool:
     """Make a part, unless it is there or another process is at it; whether it is there now."""
+    import numpy as np  # heavy
+
     written = place / f"{number:06d}"
     file, claim = written.with_suffix(".npz"), written.with_suffix(".claim")
     if file.is_file():

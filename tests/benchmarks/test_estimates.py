@@ -15,8 +15,8 @@ def test_ratios_of_a_study_that_ran(tmp_path: Path) -> None:
     assert main(["run", str(tmp_path / "s.yaml"), *settings, "--until", "features", "-q"]) == 0
     rows = {str(row[0]): dict(zip(HEADER, row, strict=True)) for row in ratios(str(tmp_path / "s.yaml"), settings)}
     assert (rows["weights"]["count"], rows["weights"]["first of a kind"]) == (2, 1)
-    assert rows["data"]["first of a kind"] == rows["data"]["count"] == 3, "of three kinds of data"
-    uses = {"classes", "segmentation", "detection"}
+    assert rows["data"]["first of a kind"] == rows["data"]["count"] == 1
+    uses = {"classes", "segmentation"}  # those of detection are streamed
     assert rows["features"]["first of a kind"] == len(uses)
     told = [row for row in rows.values() if row["estimated"]]
     for row in told:

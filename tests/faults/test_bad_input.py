@@ -110,13 +110,10 @@ def test_damaged_annotation(voc: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (
-        ["pretrain", "--data", "x", "--out", "y", "--workers", "-1"],
-        ["submit", "--gpus-per-node", "two", "run", "x"],
-    ):
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["pretrain", "--data", "x", "--out", "y", "--workers", "-1"])
+    assert caught.value.code == 2
+    assert "gpus_per_node" in failed(capsys, 2, "submit", "--gpus-per-node", "two", "run", "x")
     photos = ["pretrain", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     assert "vit_small" in failed(capsys, 2, *photos, "model.name=vit_smal_patch16")
     assert "depth" in failed(capsys, 2, *photos, "model.depth=0")

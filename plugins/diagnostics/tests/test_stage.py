@@ -37,7 +37,7 @@ def test_measures_without_labels_are_of_every_network_epoch_and_block(tmp_path: 
     assert len(rows) == 3
     assert all([row["block"] for row in own] == [1, 2] for own in rows.values())
     reports = [one.read_text() for one in (tmp_path / "runs").rglob("index.html")]
-    assert any("Epoch that each measure without labels chooses" in one for one in reports)
+    assert any("Epoch that each metric without labels chooses" in one for one in reports)
     assert main(["run", str(path), "analyze.label_free.dataset=nothing"]) == 2
     study, variants = load_study(path, ["analyze.depth=3"])
     steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()

@@ -16,6 +16,7 @@ from tests.helpers.commands import dinoskip
 from tests.helpers.study import TINY
 
 ASKED = (
+    "evaluate.features=keep",
     "evaluate.cluster.datasets=[scenes]",
     "evaluate.cluster.size=64",
     "evaluate.saliency.datasets=[scenes]",
