@@ -107,7 +107,7 @@ def test_folders_open_as_images_and_classes(photo_folder: Path) -> None:
 
 def test_scenes_need_the_composed_folder(tmp_path: Path) -> None:
     config = ScenesConfig(images=4, size=64, classes=2)
-    with pytest.raises(ConfigError, match="scenes: .*folder"):
+    with pytest.raises(ConfigError, match=r"scenes: .*folder"):
         open_images(config)
     config.generate(tmp_path)
     assert open_labels(SEGMENTATION, config, "val", tmp_path).name == "scenes"

@@ -81,7 +81,7 @@ def test_check_counts_and_names_what_is_missing(folder: Path, tmp_path: Path) ->
 def test_unknown_splits_and_no_folder_are_said(folder: Path) -> None:
     with pytest.raises(DataError, match="there is no split 'dev'"):
         open_labels(DEPTH, CONFIG, "dev", folder)
-    with pytest.raises(ConfigError, match="rooms: .*folder"):
+    with pytest.raises(ConfigError, match=r"rooms: .*folder"):
         open_labels(DEPTH, CONFIG, "val")
 
 
