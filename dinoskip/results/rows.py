@@ -187,8 +187,9 @@ class EvalResult:
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
         entry = dict(vars(self))  # fields in their order; all are numbers or text: asdict would copy each
-        for name in [name for name, value in entry.items() if isinstance(value, float) and not math.isfinite(value)]:
-            entry[name] = None
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                entry[name] = None
         return entry
 
     def baseline(self, name: str, value: float, low: float | None = None, high: float | None = None) -> EvalResult:
@@ -349,9 +350,13 @@ def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) 
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names if variants is None else ["variant", *names])
     for i, row in enumerate(rows):
-        values = row.plain().values()
-        writer.writerow(map(formula_safe, values if variants is None else (variants[i], *values)))
+        values = vars(row).values()  # fields in their order; of 13,000 rows a second is this loop
+        writer.writerow(map(_cell, values if variants is None else (variants[i], *values)))
     return stream.getvalue()
+
+
+def _cell(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else formula_safe(value)
 
 
 def formula_safe(value: object) -> object:
