@@ -25,7 +25,9 @@ Search = Callable[[slice, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 def _too_many(ks: Sequence[int], count: int) -> ConfigError:
     asked = max(ks) if min(ks) >= 1 else min(ks)
-    return ConfigError(f"k: {asked} neighbours were asked of {count} training images", f"choose 1 to {count}")
+    return ConfigError(
+        f"k: {asked} neighbours were asked of {count} training images", f"set evaluate.knn.k to 1 to {count}"
+    )
 
 
 def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tensor, ks: Sequence[int]) -> None:

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
+from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureStore
-from dinoskip.pipeline.look.figure import FigureWishes, figure_content
+from dinoskip.pipeline.look.figure import FigureWishes, figure_content, places_of
 from tests.helpers.tiny import make_images
 from visualize.gallery.written import read_gallery
 
@@ -124,3 +125,11 @@ def test_sources_that_are_none(place: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["figure", str(place / "look"), str(place / "store"), "--out", str(tmp_path / "f")]) == 2
     assert main(["figure", str(place / "store"), "--layer", "tokencut", "--out", str(tmp_path / "f")]) == 2
     assert "--data" in capsys.readouterr().err
+
+
+def test_names_of_networks_may_have_commas() -> None:
+    there = ["pretrained, with skips", "pretrained, skipless", "a"]
+    assert places_of(["a", "pretrained", " skipless"], there) == [2, 1]
+    assert places_of((), there) == [0, 1, 2]
+    with pytest.raises(ConfigError, match="--models pretrained"):
+        places_of(["pretrained"], there)

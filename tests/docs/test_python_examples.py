@@ -70,6 +70,9 @@ def test_every_page_with_examples_is_run() -> None:
     names = {page.relative_to(ROOT).as_posix() for page in pages}
     assert {name for name in names if examples(name)} == {*STAND_INS, *ELSEWHERE}
     assert all(map(is_there, ELSEWHERE.values()))
+    for page in ELSEWHERE:  # some of their tests are slow
+        for place, text in enumerate(examples(page)):
+            compile(text, f"{page}, example {place + 1}", "exec")
 
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

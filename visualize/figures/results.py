@@ -38,10 +38,7 @@ from visualize.rows import (
 )
 
 ByVariant = Mapping[str, Mapping[str, EvalResult]]
-_BLOCKS_READING = (
-    "Look for the block at which each curve is highest (with skips usually the last, without them an earlier one), and "
-    "for its distance from the baselines"
-)
+_BLOCKS_READING = "Look for the block at which each curve is highest, and for its distance from the baselines"
 _UNTRAINED_READING = " and from the same network before training. Without a distance, nothing was learnt there."
 _FEATURES_READING = (
     "A cosine near 1 with a rank near 1: all patches of an image are alike, the features have collapsed. Outlier "

@@ -36,6 +36,7 @@ from visualize.comparison import OWN_BEST, Scores
 from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families, single_blocks, values_of
 from visualize.tables import mean_deviation
 
+MOST = 3  # benchmarks whose values a first screen has room for; the table has all
 NO_SCORE = "No score was computed: these images have no labels, or no task was asked for."
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
@@ -292,9 +293,10 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     parts = [_part(word, [line for _, line in lines if line.verdict == word]) for word in WORDS]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
-        measures = "the one metric" if len(lines) == 1 else f"any of the {len(lines)} metrics"
-        between = f"The difference between {answer.first} and {answer.second}"
-        return f"{between} is not significant on {measures}{_reasons(lines)}."
+        said = [f"{line.benchmark.label} {points(line.difference)}" for _, line in lines[:MOST]]
+        more = f"; {len(lines) - MOST} more" if len(lines) > MOST else ""
+        between = f"{answer.first} compared with {answer.second}"
+        return f"{between}: {'; '.join(said)}{more}. This is undecided{_reasons(lines)}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 

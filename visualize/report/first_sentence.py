@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from visualize.figures.curves import Curves
-from visualize.report.answer import Answer, AnswerLine, Measured, beats, images_said
+from visualize.report.answer import MOST, Answer, AnswerLine, Measured, beats, images_said
 from visualize.rows import Benchmark
 
 COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image's patches"
 """Quantities of features without labels: titles of their panels, and what the sentence names."""
-MOST = 3  # benchmarks whose values a first screen has room for; the table has all
 
 
 def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:

@@ -111,15 +111,17 @@ def _blocks(asked: Blocks | None, there: Sequence[int]) -> list[int]:
     return chosen
 
 
-def _models(asked: Sequence[str], there: Sequence[str]) -> list[int]:
-    """Places of the networks that are shown, in the order asked for."""
-    for name in asked:
-        if name not in there:
-            raise ConfigError(
-                f"--models {name}: there is no such network",
-                did_you_mean(name, there) or f"there are {', '.join(there)}",
-            )
-    return [list(there).index(name) for name in asked] if asked else list(range(len(there)))
+def places_of(asked: Sequence[str], there: Sequence[str]) -> list[int]:
+    """Places of the networks that are shown, in the order asked for; a name may have commas of its own."""
+    places, rest = [], ",".join(asked)
+    while rest:
+        begins = [name for name in there if f"{rest},".startswith(f"{name},")]
+        if not begins:
+            hint = did_you_mean(rest, there) or f"there are {'; '.join(there)}"
+            raise ConfigError(f"--models {rest}: there is no such network", hint)
+        places.append(list(there).index(max(begins, key=len)))
+        rest = rest[len(max(begins, key=len)) + 1 :]
+    return places or list(range(len(there)))
 
 
 def _groups(head: Sequence[str], names: Sequence[str], blocks: Sequence[int]) -> list[GridGroup]:
@@ -137,7 +139,7 @@ def _of_gallery(folder: Path, wishes: FigureWishes) -> FigureContent:
     every = [(page, row) for page in pages for row in range(len(page.images))]
     ids = [page.images[row] for page, row in every]
     places = [every[at] for at in chosen_images(ids, wishes.images, "--images")]
-    columns, blocks = _models(wishes.models, first.models), _blocks(wishes.blocks, first.blocks)
+    columns, blocks = places_of(wishes.models, first.models), _blocks(wishes.blocks, first.blocks)
     if not any(page.entry(key, column, row) for page, row in places for column in columns):
         raise ConfigError(
             f"--layer {wishes.layer}: {folder} has no such pictures",
@@ -218,7 +220,7 @@ def _of_stores(given: Sequence[tuple[str, Path]], wishes: FigureWishes) -> Figur
     for (_, place), store in zip(given, opened, strict=True):
         if store.transform.mode not in {"square", "native", "rounded"}:
             raise ConfigError(f"{place}: its images were cropped ({store.transform.mode})", "export with --mode square")
-    columns = _models(wishes.models, [name for name, _ in given])
+    columns = places_of(wishes.models, [name for name, _ in given])
     blocks = _blocks(wishes.blocks, sorted({block for store in opened for block in store.blocks}))
     stores = [
         _SomeBlocks(opened[column], [block for block in blocks if block in opened[column].blocks]) for column in columns
