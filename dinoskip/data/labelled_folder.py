@@ -10,6 +10,7 @@ import numpy as np
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_images, name_key
+from dinoskip.data.recognise.words import names_images, names_labels
 from dinoskip.errors import DataError
 
 
@@ -55,6 +56,11 @@ class LabelledFolder(ImageFolder):
         if loose:
             raise DataError(f"{root / loose[0]}: lies outside a class folder", "expected one sub-folder per class")
         folders = sorted({name.partition("/")[0] for name in names}, key=name_key)
+        if len(folders) == 2 and any(map(names_labels, folders)) and any(map(names_images, folders)):
+            raise DataError(
+                f"{root}: {folders[0]} and {folders[1]} are folders of photographs and of their labels, not of classes",
+                "kind masks reads them",
+            )
         classes = tuple(folders if class_names is None else class_names)
         unknown = [name for name in folders if name not in classes]
         if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError, guard
-from dinoskip.io.files import open_regular
+from dinoskip.io.files import atomic_path, open_regular
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -24,6 +25,12 @@ def map_array(path: Path) -> np.memmap[Any, Any]:
     open_regular(path).close()
     array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an .npz of arrays of numbers; it is whole or not there."""
+    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def read_arrays(path: Path, *names: str, limit: int = 2 << 30) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.errors import DataError, OutputInUse
-from dinoskip.io.files import TEMPORARY, atomic_path, read_json, write_json
+from dinoskip.io.files import TEMPORARY, read_json, write_json
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import move_new, own_folder, remove, remove_aside, remove_empty
 
@@ -61,8 +61,6 @@ class Parts:
         called after each part that is there. Raises :class:`HelpEnded` in a helper when no part is left to begin, and
         whatever ``make`` raises.
         """
-        from dinoskip.io.arrays import read_arrays  # numpy: heavy for settings, which name this class
-
         if self.folder is None:
             for number in range(count):
                 arrays = make(number, out)
@@ -88,7 +86,7 @@ class Parts:
             written = place / f"{number:06d}"
             if written.is_dir():
                 shutil.copytree(written, out, dirs_exist_ok=True)
-            yield read_arrays(written.with_suffix(".npz"), limit=_LARGEST)
+            yield _on_disk().read_arrays(written.with_suffix(".npz"), limit=_LARGEST)
 
     @staticmethod
     def _help(folder: Path, name: str, count: int, make: Callable[[int, Path], Arrays]) -> None:
@@ -123,10 +121,15 @@ ALONE = Parts()
 """For callers that share no work: everything is made here, and nothing stays of a run that is stopped."""
 
 
+def _on_disk() -> Any:
+    """The module that reads and writes arrays, for settings name :class:`Parts`."""
+    from dinoskip.io import arrays  # numpy: heavy
+
+    return arrays
+
+
 def _make(place: Path, number: int, make: Callable[[int, Path], Arrays]) -> bool:
     """Make a part, unless it is there or another process is at it; whether it is there now."""
-    import numpy as np  # heavy
-
     written = place / f"{number:06d}"
     file, claim = written.with_suffix(".npz"), written.with_suffix(".claim")
     if file.is_file():
@@ -137,8 +140,7 @@ def _make(place: Path, number: int, make: Callable[[int, Path], Arrays]) -> bool
                 remove(written)  # of a process that was killed
                 arrays = make(number, own_folder(written))
                 remove_empty(written)
-                with atomic_path(file) as temporary, open(temporary, "wb") as stream:
-                    np.savez(stream, allow_pickle=False, **arrays)
+                _on_disk().write_arrays(file, arrays)
     except OutputInUse:
         return False
     remove(claim, quiet=True)

@@ -89,6 +89,8 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
+    if not any(tensor.any() for tensor in state.values()):
+        raise WeightsError(f"{where}: every weight is 0", "the file was made but not filled: write it again")
 
 
 def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:

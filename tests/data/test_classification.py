@@ -241,6 +241,15 @@ def test_a_substitute_brings_its_own_label(tmp_path: Path) -> None:
     assert [i for i, label in found.items() if label != opened.labels[i]] == [0]
 
 
+def test_photographs_and_their_labels_are_no_classes(tmp_path: Path) -> None:
+    root = make_classes(tmp_path / "train", 2, classes=("blue", "red"))
+    (root / "blue").rename(root / "images")
+    assert LabelledFolder.open(root).class_names == ("images", "red")
+    (root / "red").rename(root / "masks")
+    with pytest.raises(DataError, match="images and masks"):
+        LabelledFolder.open(root)
+
+
 def test_bad_settings_are_refused() -> None:
     for wrong in ({"scale": (0.5, 0.2)}, {"erase": 1.5}, {"rand_magnitude": 11}, {"label_smoothing": 1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -90,6 +90,12 @@ def test_non_finite_weights_are_refused(tmp_path: Path, model: torch.nn.Module) 
         build_from_weights(rewritten(tmp_path / "w.safetensors", state))
 
 
+def test_weights_that_are_all_zero_are_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    with pytest.raises(WeightsError, match=r"w\.safetensors: every weight is 0"):
+        build_from_weights(rewritten(tmp_path / "w.safetensors", state))
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [

@@ -28,6 +28,10 @@ MAX_LABELS = 16 << 20  # bytes of a JSON of labels
 def read_classes(path: Path) -> tuple[str, ...]:
     """Class names of a list, one a line; :class:`DataError` if it is missing, empty, repeating or too long."""
     names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
+    if comment := next((name for name in names if name.startswith("#")), ""):  # every class after it would be another
+        raise DataError(
+            f"{path}: {comment[:60]!r} is a comment, not the name of a class", "one class a line, no others"
+        )
     if not names or len(set(names)) != len(names) or len(names) > 255:
         raise DataError(f"{path}: expected 1 to 255 different class names, one a line")
     return names

@@ -60,3 +60,8 @@ def test_other_bytes_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_bytes("Vögel\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"classes\.txt"):
         read_classes(tmp_path / "classes.txt")
+
+
+def test_a_comment_is_no_class(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"classes\.txt: '# my classes'"):
+        read_classes(write(tmp_path / "classes.txt", "# my classes\nbackground\nobject\n", FORMS[0]))
