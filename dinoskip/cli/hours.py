@@ -61,10 +61,15 @@ def plan_on_cluster(args: Args, study: StudyBase, variants: Sequence[Variant], r
         of_node = "" if node_has is None else f"; a job has {human_bytes(node_has / cluster.tasks_per_node)}"
         say(f"Memory beside networks: at most {human_bytes(memory[largest])}, {largest}{of_node}")
     say(f"Peak disk: {human_bytes(disk)}")
+    say_assumed(images)
+    return 0
+
+
+def say_assumed(images: StudyImages) -> None:
+    """Say of which data sets, which are absent, numbers of images were assumed."""
     if images.assumed:
         missing = ", ".join(sorted(images.assumed))
         say(f"{missing} not found: assuming the published number of images, or ImageNet-1k's if none is published")
-    return 0
 
 
 def _planned(runner: Runner, images: StudyImages) -> list[PlannedNode]:

@@ -18,7 +18,7 @@ from dinoskip.cli.arguments import (
     print_json,
     print_table,
 )
-from dinoskip.cli.hours import plan_on_cluster
+from dinoskip.cli.hours import plan_on_cluster, say_assumed
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.cli.settings import keys_of
 from dinoskip.errors import ConfigError, DataError
@@ -303,9 +303,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
     auto = f" (auto, device: {study.device}; the hours are of bf16)" if asked == "auto" else ""
     say(f"Frozen networks compute in {study.precision}{auto}")
     say(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
-    if images.assumed:
-        missing = ", ".join(sorted(images.assumed))
-        say(f"{missing} not found: assuming the published number of images, or ImageNet-1k's if none is published")
+    say_assumed(images)
     return 0
 
 

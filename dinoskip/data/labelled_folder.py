@@ -10,7 +10,7 @@ import numpy as np
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import list_images, name_key
-from dinoskip.data.recognise.words import names_images, names_labels
+from dinoskip.data.recognise.words import name_both
 from dinoskip.errors import DataError
 
 
@@ -56,7 +56,7 @@ class LabelledFolder(ImageFolder):
         if loose:
             raise DataError(f"{root / loose[0]}: lies outside a class folder", "expected one sub-folder per class")
         folders = sorted({name.partition("/")[0] for name in names}, key=name_key)
-        if len(folders) == 2 and any(map(names_labels, folders)) and any(map(names_images, folders)):
+        if len(folders) == 2 and name_both(folders):
             raise DataError(
                 f"{root}: {folders[0]} and {folders[1]} are folders of photographs and of their labels, not of classes",
                 "kind masks reads them",

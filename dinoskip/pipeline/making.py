@@ -99,6 +99,14 @@ class Made:
     by_another: bool = False
 
 
+def _task(work: Assignment, inputs: Mapping[str, Path], out: Path, parts: Parts) -> Task:
+    """Return the task of a node's stage, with its inputs' paths and the folder that it writes into."""
+    return Task(
+        work.node.settings, work.node.runtime, inputs, out, work.device, work.workers, accepted=work.accepted,
+        parts=parts,
+    )  # fmt: skip
+
+
 class Maker:
     """Makes nodes in this process, alone or, of stages that are ``together``, with the other ranks."""
 
@@ -157,9 +165,7 @@ class Maker:
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         began = time.monotonic()
         parts = Parts(self.artifacts.parts(node.id, key).absolute())
-        task = Task(
-            node.settings, node.runtime, inputs, out, work.device, work.workers, accepted=work.accepted, parts=parts
-        )
+        task = _task(work, inputs, out, parts)
         if stage.together and self.ranks is not None:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
@@ -189,17 +195,11 @@ class Maker:
 
         The process that makes the node verifies its inputs, and what is written beside the parts is thrown away.
         """
-        node, began, folder = work.node, time.monotonic(), self.artifacts.parts(work.node.id, work.key).absolute()
+        began, folder = time.monotonic(), self.artifacts.parts(work.node.id, work.key).absolute()
         inputs = {role: given.path for role, given in work.inputs.items()}
         try:
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder, ignore_cleanup_errors=True) as aside:
-                parts = Parts(folder, helps=True)
-                stage.run(
-                    Task(
-                        node.settings, node.runtime, inputs, Path(aside), work.device, work.workers,
-                        accepted=work.accepted, parts=parts,
-                    )
-                )  # fmt: skip
+                stage.run(_task(work, inputs, Path(aside), Parts(folder, helps=True)))
         except HelpEnded:
             pass
         except FileNotFoundError:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet
-from dinoskip.io.arrays import map_array, read_arrays
+from dinoskip.io.arrays import map_array, read_arrays, write_arrays
 from dinoskip.io.parts import IMAGES
 from dinoskip.results.records import RecordedRow, write_recorded_rows
 from dinoskip.results.rows import EvalResult
@@ -148,7 +148,7 @@ def _memories(
 
     def write(folder: Path) -> None:
         for number, draw in enumerate(subsets):
-            np.savez(folder / f"{number}.npz", allow_pickle=False, **vars(choose(draw)))
+            write_arrays(folder / f"{number}.npz", vars(choose(draw)))
 
     if given.parts.folder is None:
         return {draw: choose(draw) for draw in subsets}

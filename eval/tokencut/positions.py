@@ -24,7 +24,7 @@ from dinoskip.diagnostics.position_removal import insid3_directions, rasa_round,
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet
 from dinoskip.features.transform import Normalise
-from dinoskip.io.arrays import read_arrays
+from dinoskip.io.arrays import read_arrays, write_arrays
 from dinoskip.io.files import write_json
 from dinoskip.io.parts import ALONE, Parts
 from dinoskip.models import Backbone
@@ -226,7 +226,7 @@ def _collect_once(removal: PositionRemoval, features: FeatureSet, network: Backb
 
     def write(folder: Path) -> None:
         collect(removal, features, network)
-        np.savez(folder / "arrays.npz", allow_pickle=False, **removal.arrays)
+        write_arrays(folder / "arrays.npz", removal.arrays)
 
     found = read_arrays(parts.once("positions", write) / "arrays.npz", limit=sys.maxsize)  # of our own making
     for name, array in removal.arrays.items():

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from dinoskip.data.sets import KINDS, synthetic_kinds
 from dinoskip.data.sets.check import check
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip.errors import OutputInUse
 from tests.helpers.folders import contents
+
+
+def kinds_of(package: str) -> set[str]:
+    """The synthetic kinds that a package has."""
+    return {kind for kind in synthetic_kinds() if KINDS[kind].__module__.startswith(f"{package}.")}
 
 
 def same_settings_same_bytes_and_a_finished_folder_is_kept(config: Synthetic, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dinoskip.data.recognise.content import content_of_file
 from dinoskip.data.recognise.label_maps import MOSTLY, SAMPLE, MapGroup, MapsFound, spread
 from dinoskip.data.recognise.reading import Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
-from dinoskip.data.recognise.words import names_images, names_labels, split_of
+from dinoskip.data.recognise.words import name_both, names_images, names_labels, split_of
 
 _LINES = 20  # of a list, evenly spread
 _MOST = 0.9  # of these lines name two files that are there
@@ -208,7 +208,7 @@ def class_folders(tree: FolderTree, base: str, found: MapsFound) -> Layout | Non
         photos += tree.below(place)
     if len(classes) < 2 or found.names & set(photos) or any(lies_in(f, base) for f in found.alone):
         return None
-    if any(map(names_images, classes)) and any(map(names_labels, classes)):
+    if name_both(classes):
         return None
     if all(map(_is_role, classes)):
         return None

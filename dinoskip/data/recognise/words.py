@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 _LABEL_WORDS = frozenset(
@@ -62,6 +63,11 @@ def names_images(name: str) -> bool:
     """Whether a folder or a suffix of this name is one of images, in one of its words; not if it has one of labels."""
     words = words_of(name)
     return any(word in _IMAGE_WORDS for word in [*words, name.lower()]) and not any(w in _LABEL_WORDS for w in words)
+
+
+def name_both(names: Collection[str]) -> bool:
+    """Whether one of these names is of images and one of labels, so that the folders are no classes."""
+    return any(map(names_images, names)) and any(map(names_labels, names))
 
 
 _ROLE = re.compile(r"(?:^|[_\-. ])([A-Za-z]+[0-9]*[A-Za-z]*)$")

@@ -119,8 +119,9 @@ def places_of(asked: Sequence[str], there: Sequence[str]) -> list[int]:
         if not begins:
             hint = did_you_mean(rest, there) or f"there are {'; '.join(there)}"
             raise ConfigError(f"--models {rest}: there is no such network", hint)
-        places.append(list(there).index(max(begins, key=len)))
-        rest = rest[len(max(begins, key=len)) + 1 :]
+        name = max(begins, key=len)
+        places.append(list(there).index(name))
+        rest = rest[len(name) + 1 :]
     return places or list(range(len(there)))
 
 

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.data.sets import KINDS
-from dinoskip.data.sets.kind import Synthetic
-from dinoskip.pipeline.look.study import labels_of, study_tree
-from dinoskip.pipeline.study import build_nodes, study_of
-from dinoskip.settings.config import RawConfig
-
-VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
+from tests.helpers.looked import labels_and_stages
 
 
 @pytest.mark.parametrize(
@@ -24,9 +18,6 @@ VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 def test_every_kind_of_label_is_seen_and_measured(
     kind: str, sizes: dict[str, int], label: str, splits: tuple[str, ...], tmp_path: Path
 ) -> None:
-    composed = KINDS[kind](**sizes)
-    assert isinstance(composed, Synthetic)
-    labels = labels_of(composed.generate(tmp_path / "data"))
-    assert labels.found == {label: splits}
-    study, variants = study_of(RawConfig(study_tree([VIT], labels, tmp_path / "out")))
-    assert label in {node.stage for node in build_nodes(study, variants)}
+    found, stages = labels_and_stages(kind, sizes, tmp_path)
+    assert found == {label: splits}
+    assert label in stages

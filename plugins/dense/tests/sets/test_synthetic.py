@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.data.sets import KINDS, synthetic_kinds
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip_dense.sets.rooms import RoomsConfig
 from tests.helpers.synthetic import (
     interrupted_it_leaves_nothing_and_foreign_data_stay,
+    kinds_of,
     same_settings_same_bytes_and_a_finished_folder_is_kept,
 )
 
@@ -18,8 +18,7 @@ CONFIGS: tuple[Synthetic, ...] = (RoomsConfig(images=4, size=32),)
 
 
 def test_none_of_the_plugin_is_left_out() -> None:
-    own = {kind for kind in synthetic_kinds() if KINDS[kind].__module__.startswith("dinoskip_dense.")}
-    assert {type(config).model_fields["kind"].default for config in CONFIGS} == own
+    assert {type(config).model_fields["kind"].default for config in CONFIGS} == kinds_of("dinoskip_dense")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)

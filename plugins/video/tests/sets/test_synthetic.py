@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dinoskip.data.sets import KINDS, synthetic_kinds
 from dinoskip.data.sets.kind import Synthetic
 from dinoskip_video.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip_video.sets.scenes_video import ScenesVideoConfig
 from tests.helpers.synthetic import (
     interrupted_it_leaves_nothing_and_foreign_data_stay,
+    kinds_of,
     same_settings_same_bytes_and_a_finished_folder_is_kept,
 )
 
@@ -22,8 +22,7 @@ CONFIGS: tuple[Synthetic, ...] = (
 
 
 def test_none_of_the_plugin_is_left_out() -> None:
-    own = {kind for kind in synthetic_kinds() if KINDS[kind].__module__.startswith("dinoskip_video.")}
-    assert {type(config).model_fields["kind"].default for config in CONFIGS} == own
+    assert {type(config).model_fields["kind"].default for config in CONFIGS} == kinds_of("dinoskip_video")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
