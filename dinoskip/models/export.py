@@ -89,13 +89,21 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
+
+
+def check_network(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
+    """:func:`check_fit`, and :class:`WeightsError` where every tensor of a whole network is 0.
+
+    A part may be 0 or have no tensor at all: heads start at 0, and a network of one objective may have no head.
+    """
+    check_fit(expected, state, where)
     if not any(tensor.any() for tensor in state.values()):
         raise WeightsError(f"{where}: every weight is 0", "the file was made but not filled: write it again")
 
 
 def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
-    """Load every tensor of ``state`` into ``model``; :class:`WeightsError` with counts and names unless all fit."""
-    check_fit(model.state_dict(), state, where)
+    """Load every tensor of ``state`` into a whole network; :class:`WeightsError` as :func:`check_network` raises it."""
+    check_network(model.state_dict(), state, where)
     model.load_state_dict(dict(state), strict=True)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dinoskip.errors import ConfigError, WeightsError, first_line
 from dinoskip.io.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.export import build_from_weights, check_fit, model_shapes
+from dinoskip.models.export import build_from_weights, check_network, model_shapes
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.image_statistics import CLIP, HALF, Statistics, beside
@@ -319,7 +319,7 @@ def _build(path: Path, tower: Tower, heads: int | None, act: str | None, grid: G
             model = Vit(**built, num_classes=0, dynamic_img_size=True, weight_init="skip", position_resize=positions)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         raise ConfigError(f"{path}: timm cannot build it: {error}", "check heads and act") from error
-    check_fit(model.state_dict(), state, path)
+    check_network(model.state_dict(), state, path)
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     known, source = _statistics(path, tower)
     mean, std = known or (None, None)

@@ -31,7 +31,7 @@ from dinoskip.models.adapter import (
     square_patch_side,
     timm_statistics,
 )
-from dinoskip.models.export import check_fit, refuse_skipless_weights
+from dinoskip.models.export import check_network, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.timm_networks import build_timm, offline_hint
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
@@ -201,7 +201,7 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
     classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
     kept = without_heads(state, expected, (*NOT_BACKBONE, *(f"{head}." for head in heads)))
-    check_fit(expected, kept, where)
+    check_network(expected, kept, where)
     return kept
 
 

@@ -27,7 +27,7 @@ from dinoskip.data.workers import wait_advice
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import hash_of, load_tensors, read_json
 from dinoskip.models.build import from_config
-from dinoskip.models.export import load_strict, load_weights
+from dinoskip.models.export import check_fit, load_strict, load_weights
 from dinoskip.models.heads import draw_layers_
 from dinoskip.runtime.distributed import World, run_together
 from dinoskip.settings.specs import exported_weights
@@ -250,5 +250,6 @@ def trained_classifier(job: SupervisedJob, checkpoint: Path) -> Classifier:
     SkipDial(job.model, job.supervise.epochs * state["steps_per_epoch"]).set_copy(network, state["step"])
     weights = exported_weights(checkpoint)
     load_strict(backbone, load_weights(weights)[0], weights)
-    load_strict(network.head, head, head_file)
+    check_fit(network.head.state_dict(), head, head_file)  # a head may be 0 still: it starts so
+    network.head.load_state_dict(head, strict=True)
     return network.eval()
