@@ -1,17 +1,20 @@
 # Frozen: rows docs/concepts/readings.json, commit d279338a, 2026-11-26.
-"""Measured effects of each reading of the papers' open sentences on a fresh ViT-S, and the page that reports them.
+"""Measured effects of each reading of the papers' open sentences, fresh and trained, and the page that reports them.
 
 python -m studies.readings measure [--seeds 3] [SENTENCE ...]   (minutes; replaces docs/concepts/readings.json)
+python -m studies.readings trained FOLDER ...                   (adds the numbers of finished studies to it)
 python -m studies.readings page                                 (writes docs/concepts/readings.md from it)
 python -m studies.readings                                      (prints the tables)
 
 The sentences are those of plugins/papers/dinoskip_papers/readings.py. ViT-S/16 without skips at 224 pixels, on the
-four photographs of scikit-image, untrained, float32 on a CPU.
+four photographs of scikit-image, untrained, float32 on a CPU. Trained are networks of six blocks, by
+configs/results/readings_small.yaml and configs/results/readings_small_recipe.yaml.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +32,7 @@ from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.propagation import propagation
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.io.files import read_json, write_json, write_text
+from dinoskip.results.rows import read_rows
 from dinoskip.runtime.console import configure, log
 from dinoskip.runtime.environment import describe
 from dinoskip.settings.config import RawConfig, apply_overrides, validate
@@ -47,6 +51,13 @@ MEASURES = {
     "gradient": "gradient, block 1 / 12",
 }
 """Fields of a measured row, and the columns that they are."""
+TRAINED = {("probe", "mIoU", "out"): "mIoU, trained", ("tokencut", "CorLoc", "key"): "CorLoc, trained"}
+"""Task, metric and tensor of the columns of trained networks."""
+COLUMNS = list(TRAINED.values())
+MIOU = COLUMNS[0]
+LATE = ("4", "5", "6")
+"""The blocks over whose mean a trained network counts: the later half, fixed before the first run."""
+REFERENCE = "skip-adamw"
 KAPPA_IMAGES, KAPPA_HEADS = 2, 3  # of which singular values are taken: they are the costly part
 
 
@@ -97,7 +108,37 @@ def measure_all(seeds: int, names: Sequence[str]) -> None:
                     known[place] = measure(reading, seed, images)
                 kept.append({"sentence": sentence.name, "reading": reading.name, "seed": seed} | known[place])
             log.info("%s, %s: measured", sentence.name, reading.name)
-        write_json(MEASURED, {"machine": describe(), "day": str(datetime.now(UTC).date()), "rows": kept})
+        measured = {"machine": describe(), "day": str(datetime.now(UTC).date()), "rows": kept}
+        write_json(MEASURED, {**(read_json(MEASURED) if MEASURED.is_file() else {}), **measured})
+
+
+# --- trained networks --------------------------------------------------------------------------------
+
+
+def trained_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return a row for each network, with its seed, or baseline, and column of :data:`TRAINED`.
+
+    A network that two studies have is the first one's. Raises :class:`DataError` for a folder without rows.
+    """
+    values: dict[tuple[str, str], list[float]] = {}
+    for folder in folders:
+        own: dict[tuple[str, str], list[float]] = {}
+        for row in read_rows(folder / "rows.json"):
+            for (task, metric, facet), column in TRAINED.items():
+                read = row.is_baseline or (row.facet == facet and row.block in LATE)
+                if read and (row.task, row.metric) == (task, metric):
+                    own.setdefault((row.model, column), []).append(row.value)
+        values = own | values
+    return [
+        {"network": network, "column": column, "value": statistics.mean(found)}
+        for (network, column), found in values.items()
+    ]
+
+
+def of_network(rows: Sequence[Mapping[str, Any]], network: str, column: str) -> list[float]:
+    """Return a network's numbers, one a seed, or a baseline's one number."""
+    name = re.compile(rf"{re.escape(network)}(-s\d+)?")
+    return [row["value"] for row in rows if name.fullmatch(row["network"]) and row["column"] == column]
 
 
 # --- the page ----------------------------------------------------------------------------------------
@@ -105,7 +146,7 @@ def measure_all(seeds: int, names: Sequence[str]) -> None:
 
 def page(measured: Mapping[str, Any]) -> str:
     """Return the page of the sentences and of what was measured."""
-    machine, rows = measured["machine"], measured["rows"]
+    machine, rows, trained = measured["machine"], measured["rows"], measured["trained"]["rows"]
     seeds = sorted({row["seed"] for row in rows})
     where = f"{machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}, {measured['day']}"
     parts = [
@@ -125,20 +166,47 @@ def page(measured: Mapping[str, Any]) -> str:
         "told from infinite. *gradient*: norm of that of block 1's parameters over that of block 12's (loss on the "
         "CLS token). None of it says which network trains better.",
         "",
-        *(line for sentence in SENTENCES for line in section(sentence, rows)),
+        trained_words(measured["trained"]),
+        "",
+        *(line for sentence in SENTENCES for line in section(sentence, rows, trained)),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def section(sentence: Sentence, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def trained_words(trained: Mapping[str, Any]) -> str:
+    """Return what is trained, how it counts, and the numbers to compare with."""
+    machine, rows = trained["machine"], trained["rows"]
+    seeds = len(of_network(rows, REFERENCE, MIOU))
+    skip = " and ".join(f"{_cell(of_network(rows, REFERENCE, column))} {column.split(',')[0]}" for column in COLUMNS)
+    rules = sorted({row["network"] for row in rows if row["network"].startswith("baseline")})
+    levels = [
+        f"{name.partition(': ')[2]} {_number(value)} {column.split(',')[0]}"
+        for column in COLUMNS for name in rules for value in of_network(rows, name, column)
+    ]  # fmt: skip
+    where = f"{machine['cores']} cores, torch {machine['torch']}, {trained['day']}"
+    return (
+        "**What is trained**: DINO for 64 steps of 16 synthetic scenes, six blocks of width 128 without skips, minutes "
+        "for all networks of a seed (`configs/results/readings_small.yaml`, `readings_small_recipe.yaml`; "
+        f"{where}); {seeds} seeds, brackets as above. A network counts by the mean over blocks 4 to 6 of the mIoU of a "
+        "linear probe and of CorLoc by TokenCut, on scenes of one object each, fixed before the first run. The same "
+        f"network with skips: {skip}. Without a network: {', '.join(levels)}. So few steps show which reading begins "
+        "to learn, not where it ends."
+    )
+
+
+def section(sentence: Sentence, rows: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence: quotation, what is open, readings with what they do, why ours is ours."""
-    columns = ["reading", "setting", *([] if sentence.unmeasured else MEASURES.values())]
+    fresh = [] if sentence.unmeasured else list(MEASURES)
+    columns = COLUMNS if any(reading.small for reading in sentence.readings) else []
     lines = []
     for reading in sentence.readings:
         name = f"**{reading.name}** (ours)" if reading is sentence.ours else reading.name
         own = [row for row in rows if (row["sentence"], row["reading"]) == (sentence.name, reading.name)]
-        cells = [] if sentence.unmeasured else [_cell([row[field] for row in own]) for field in MEASURES]
+        network = reading.small if "-" in reading.small else f"{reading.small}-adamw"
+        cells = [_cell([row[field] for row in own]) for field in fresh]
+        cells += [_cell(of_network(trained, network, column)) for column in columns]
         lines.append([name, "<br>".join(f"`{one}`" for one in reading.settings), *cells])
+    titles = ["reading", "setting", *(MEASURES[field] for field in fresh), *columns]
     return [
         f"## {sentence.title}",
         "",
@@ -146,8 +214,8 @@ def section(sentence: Sentence, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         f"*{sentence.paper}*, {sentence.place}. {sentence.open}",
         "",
-        *markdown_table(columns, lines),
-        f"Why ours: {sentence.why}{f' Not measured here: {sentence.unmeasured}' if sentence.unmeasured else ''}",
+        *markdown_table(titles, lines),
+        f"Why ours: {sentence.why}{f' Not measured fresh: {sentence.unmeasured}' if sentence.unmeasured else ''}",
         "",
     ]
 
@@ -175,6 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     take = commands.add_parser("measure")
     take.add_argument("sentences", nargs="*", metavar="SENTENCE", help="their names; without, all")
     take.add_argument("--seeds", type=int, default=3, help="(default: %(default)d)")
+    add = commands.add_parser("trained")
+    add.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="results of the small studies")
     commands.add_parser("page")
     args = parser.parse_args(argv)
     configure(0)
@@ -183,11 +253,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if unknown := set(args.sentences) - known:
             parser.error(f"{', '.join(sorted(unknown))}: no sentence that is measured: {', '.join(sorted(known))}")
         measure_all(args.seeds, args.sentences)
+    elif args.what == "trained":
+        rows = trained_rows(args.folders)
+        trained = {"machine": describe(), "day": str(datetime.now(UTC).date()), "rows": rows}
+        write_json(MEASURED, {**read_json(MEASURED), "trained": trained})
     if args.what is not None:
         write_text(PAGE, page(read_json(MEASURED)))
     else:
-        rows = read_json(MEASURED)["rows"]
-        print("\n".join(line for sentence in SENTENCES for line in section(sentence, rows)))
+        found = read_json(MEASURED)
+        rows, trained = found["rows"], found["trained"]["rows"]
+        print("\n".join(line for sentence in SENTENCES for line in section(sentence, rows, trained)))
     return 0
 
 

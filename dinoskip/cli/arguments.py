@@ -134,6 +134,8 @@ class Parser(argparse.ArgumentParser):
             return f"this command takes the network without an option: {self.prog} NETWORK ..."
         word = option.lstrip("-").replace("-", "_")
         keys = list(self.settings())
+        if "--out" in (option, meant) and "output" in keys:
+            return "a study has a setting for it: write output=FOLDER"
         if called := [key for key in keys if key.rpartition(".")[2] == word]:
             return f"it is a setting: write {' or '.join(f'{key}=VALUE' for key in called[:MOST_KEYS])}"
         # without their dashes, which are alike in all and made --quiet near to --size

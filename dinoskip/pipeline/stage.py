@@ -87,6 +87,17 @@ class ShownOf:
         """
         return last_epochs(self.variants, networks)
 
+    def words_of(self, networks: Collection[str]) -> dict[str, str]:
+        """``{its name among networks: words}``; the epoch is among the words of a variant with several."""
+        words = {variant: text for text, variant in self.variants.items()}
+        found: dict[str, str] = {}
+        for name in networks:
+            variant, _, epoch = name.rpartition(" ep")
+            several = sum(other.rpartition(" ep")[0] == variant for other in networks) > 1
+            text = words.get(variant, variant) if variant else words.get(name, name)
+            found[name] = f"{text}, epoch {epoch}" if variant and several else text
+        return found
+
 
 @dataclass(frozen=True)
 class Shown:

@@ -414,6 +414,7 @@ def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pyt
             "no option --weights: this command takes the network without an option",
         ),
         ("eval tokencut a --output a", "no option --output: this command takes --out"),
+        ("run a.yaml --out b", "no option --out: a study has a setting for it: write output=FOLDER"),
         ("gallery --bakbone a --out b", "no option --bakbone: this command takes the network without an option"),
         ("eval knn a --size 4", "no option --size: it is a setting: write evaluate.knn.size=VALUE"),
         ("look a --size 4", "no option --size: it is a setting: write evaluate.probe.size=VALUE or evaluate.knn.size="),

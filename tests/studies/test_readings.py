@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,25 @@ from dinoskip.models.rank_collapse import token_cosine
 from dinoskip.models.vit import embed
 from dinoskip.pipeline.study import Study, load_study, study_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip.results.rows import EvalResult, write_rows
 from dinoskip.settings.config import apply_overrides, read_yaml
 from dinoskip_papers.readings import SENTENCES, Reading, Sentence
 from studies import readings
-from studies.readings import MEASURED, MEASURES, PAGE, ROOT, measure, network, page
+from studies.readings import (
+    COLUMNS,
+    MEASURED,
+    MEASURES,
+    PAGE,
+    REFERENCE,
+    ROOT,
+    measure,
+    network,
+    of_network,
+    page,
+    trained_rows,
+)
 
-PAPER = ROOT / "configs" / "paper"
+PAPER, RESULTS = ROOT / "configs" / "paper", ROOT / "configs" / "results"
 BY_NAME = {sentence.name: sentence for sentence in SENTENCES}
 EACH = [pytest.param(s, r, id=f"{s.name}-{r.name}") for s in SENTENCES for r in s.readings]
 ROWS = read_json(MEASURED)["rows"]
@@ -94,12 +109,77 @@ def test_the_studies_train_the_readings() -> None:
     assert set(variants) - found == {f"skip-{label}" for label in ("adamw", "supervised", "soap", "soap_own")}
 
 
+def small() -> Mapping[str, Variant]:
+    """The networks of the two studies of minutes, those of the first seed."""
+    names = ("readings_small", "readings_small_recipe")
+    every = [one for name in names for one in load_study(RESULTS / f"{name}.yaml")[1]]
+    return {v.name.removesuffix("-s0"): v for v in every if v.name.endswith("-s0")}
+
+
+def test_the_studies_of_minutes_train_the_readings() -> None:
+    variants, found = small(), {REFERENCE}
+    for sentence in SENTENCES:
+        for reading in sentence.readings:
+            if not reading.small:
+                continue
+            name = reading.small if "-" in reading.small else f"{reading.small}-adamw"
+            found.add(name)
+            if not sentence.unmeasured:
+                model, expected = variants[name].model, network(reading).init.model_dump()
+                assert model is not None
+                given = model.init.model_dump()
+                changed = {name for name in given if given[name] != expected[name]}
+                of_sizes = {"beta_width"} if given["name"] == "skipless" else set()  # of the width
+                of_sizes |= {"alpha_qk"} if reading.small == "free_width" else set()  # of the number of heads
+                assert changed == of_sizes, reading.name
+    assert set(variants) == found
+
+
+def test_rates_of_the_recipes_of_minutes_keep_their_ratios() -> None:
+    variants, published = small(), trained()
+    ours = variants["ours-adamw"].optimizer, published["ours-adamw"].optimizer
+    for name in ("ours-supervised", "ours-soap", "ours-soap_own"):
+        assert variants[name].optimizer.lr / ours[0].lr == pytest.approx(published[name].optimizer.lr / ours[1].lr), (
+            name
+        )
+
+
 def test_the_study_probes_with_both_lists_of_voc() -> None:
     study, _ = load_study(PAPER / "readings.yaml")
     assert study.evaluate.probe.datasets == tuple(reading.variant for reading in BY_NAME["voc"].readings)
     for reading in BY_NAME["voc"].readings:
         source: Any = study.data[reading.variant]
         assert reading.settings == (f"data.voc2012.train_list={source.train_list}",)
+
+
+# --- trained in minutes ------------------------------------------------------------------------------
+
+
+def test_numbers_are_means_over_the_late_blocks(tmp_path: Path) -> None:
+    def row(network: str, block: str, value: float, task: str = "probe", facet: str = "out") -> EvalResult:
+        metric = "mIoU" if task == "probe" else "CorLoc"
+        return EvalResult(
+            metric, value, task=task, model=network, dataset="shapes", split="val", block=block, facet=facet
+        )
+
+    first = [row("a-adamw-s0", str(block), 10.0 * block) for block in range(1, 7)]
+    first += [row("a-adamw-s1", str(block), 1.0) for block in range(1, 7)]
+    first += [row("a-adamw-s0", "3+6", 99.0), row("a-adamw-s0", "5", 7.0, "tokencut", "key"),
+              row("a-adamw-s0", "5", 99.0, "tokencut", "out")]  # fmt: skip
+    write_rows(tmp_path / "rows.json", [*first, first[0].baseline("colours", 20.0)])
+    (tmp_path / "again").mkdir()
+    write_rows(tmp_path / "again" / "rows.json", [replace(one, value=0.0) for one in first])
+    rows = trained_rows([tmp_path, tmp_path / "again"])
+    assert of_network(rows, "a-adamw", "mIoU, trained") == [50.0, 1.0]
+    assert of_network(rows, "a-adamw", "CorLoc, trained") == [7.0]
+    assert of_network(rows, "baseline: colours", "mIoU, trained") == [20.0]
+
+
+def test_every_reading_that_is_trained_has_a_number_a_seed() -> None:
+    rows = read_json(MEASURED)["trained"]["rows"]
+    for name in small():
+        for column in COLUMNS:
+            assert len(of_network(rows, name, column)) == 3, name
 
 
 # --- measured ----------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class PaperItem:
         why: why it is not made, or in what ours differs from it; "" if it is made as printed.
         table: its name in ``report.compare``; "" of what is no table of numbers.
         figure: file name, without suffix, of the figure of a study's report that shows it.
+        numbers: heading of the table of a study's report that shows it; not one of a paper's printed tables.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PaperItem:
     why: str = ""
     table: str = ""
     figure: str = ""
+    numbers: str = ""
 
 
 @dataclass(frozen=True)

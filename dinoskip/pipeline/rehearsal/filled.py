@@ -188,9 +188,7 @@ def _measures(result: Filled, expected: Expected, text: str) -> None:
         for name in trained:
             result.need("epochs to an accuracy", is_number(reached.get(name, {}).get("final top-1")), name)
     if study.analyze.quantise is not None:
-        rounded = {
-            line["network"].partition(" ep")[0]: line for line in printed_lines(text, "Rounded weights and activations")
-        }
+        rounded = {named[line["network"]]: line for line in printed_lines(text, "Rounded weights and activations")}
         for name, bits in itertools.product(trained, study.analyze.quantise.precisions):
             column = f"W32{bits}" if bits.startswith("A") else bits  # activations alone
             result.need("rounded", is_number(rounded.get(name, {}).get(column)), f"{name}, {bits}")

@@ -36,7 +36,9 @@ def shown(of: ShownOf) -> Shown:
     found = Analysis.read(path)
     tokens = {name: mean_ln_kappa(net["rows"]) for name, net in inside_of(of, found.photographs).inside.items()}
     tables = [tokens_table(tokens)] if tokens else []
-    tables += [quantised_table(found.quantised)] if found.quantised else []
+    if found.quantised:
+        words = of.words_of({row["name"] for row in found.quantised})
+        tables.append(quantised_table([{**row, "name": words[row["name"]]} for row in found.quantised]))
     tables += label_free_tables(found.label_free or {})
     tables.append(signal_table(found.signal))
     tables += [weights_table(f"{name}: weights at initialisation", rows) for name, rows in found.fresh.items()]

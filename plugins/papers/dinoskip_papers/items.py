@@ -135,7 +135,8 @@ CONDITIONED = (
 
 _IMAGES = "the paper's models are of language; here images and k-NN are in their place, and no number is comparable"
 QUANTISATION = (
-    Item("tables 1 to 4", "accuracy at fewer bits", (ROUNDED,), f"{_IMAGES}; the trained head is not rounded"),
+    Item("tables 1 to 4", "accuracy at fewer bits", (ROUNDED,), f"{_IMAGES}; the trained head is not rounded",
+         numbers="Rounded weights and activations"),
     Item("figure 3", "loss and kurtosis by optimizer and temperature while training", (OPTIMIZERS,), _IMAGES,
          figure="inside-training"),
     Item("figures 5, 6", "second-order optimizers", (OPTIMIZERS,), _IMAGES, figure="loss"),

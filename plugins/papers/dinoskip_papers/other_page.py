@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dinoskip.io.files import write_text
+from dinoskip.io.files import read_text, write_text
+from dinoskip.pipeline.rehearsal.filled import is_number, printed_lines
 from dinoskip_papers.beside import labelled_networks
 from dinoskip_papers.cells import OurNumber, OwnDifferences
 from dinoskip_papers.labelled import beside
@@ -19,7 +20,7 @@ from visualize.report import sections
 from visualize.report.content import Preview
 from visualize.report.page import copied
 from visualize.report.papers import Paper, PaperItem, StudyNumbers
-from visualize.tables import escape_markdown, latex, markdown, markdown_rows
+from visualize.tables import DataTable, escape_markdown, latex, markdown, markdown_rows
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLES = ("base.css", "report.css")
@@ -27,17 +28,33 @@ STYLES = ("base.css", "report.css")
 
 @dataclass(frozen=True)
 class FoundStudy:
-    """A study: its folder, the name that its settings give it, what it measured, and the tables it is put beside."""
+    """A study: its folder, its name and note by its settings, what it measured, and the tables it is put beside."""
 
     folder: Path
     name: str
     numbers: StudyNumbers
     compare: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def cautions(self) -> list[str]:
+        """The note that its page has, and what else its networks differ in."""
+        note = [f"{self.name}: {self.note}"] if self.note else []
+        return [*note, *self.numbers.report.confounds]
 
     def made(self, item: PaperItem) -> bool:
         """Whether one of an item's configurations is this study's, by its name or its folder's."""
         stems = {Path(config).stem for config in item.made_by}
         return bool(stems & {self.name, self.folder.name})
+
+    def printed(self, heading: str) -> dict[str, Any] | None:
+        """A table of its page, as the template needs it; None if it has none of that heading."""
+        page = self.folder / "report" / "report.md"
+        lines = printed_lines(read_text(page), heading) if heading and page.is_file() else []
+        if not lines:
+            return None
+        rows = [[float(cell) if is_number(cell) else cell for cell in line.values()] for line in lines]
+        return sections.plain(DataTable(heading, list(lines[0]), rows))
 
     def figure(self, name: str) -> Path | None:
         """A figure of its page."""
@@ -103,6 +120,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
         if picture := next((path for study in found if (path := study.figure(item.figure))), None):
             part |= {"picture": _copied(picture, item, out / "img", number)}
         of_paper += [study for study in found if study not in of_paper]
+        part["numbers"] = next((one for study in found if (one := study.printed(item.numbers))), None)
         if found:
             part["found"] = ", ".join(str(study.folder) for study in found)
         parts.append(part)
@@ -112,7 +130,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
         "configurations; what is not made has its reason",
         "claims": None,
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for study in of_paper for line in study.numbers.report.confounds)),
+        "cautions": list(dict.fromkeys(line for study in of_paper for line in study.cautions)),
         "sources": {str(study.folder): study.name for study in of_paper},
     }
     render_page(out / "index.html", "paper.html", context, styles=STYLES, folder=TEMPLATES)
@@ -131,6 +149,7 @@ def _plain(item: PaperItem) -> dict[str, Any]:
         "grid": None,
         "figure": None,
         "picture": None,
+        "numbers": None,
         "found": "",
         "why": reason(item),
         "made_by": commands(item),

@@ -46,13 +46,15 @@ class PaperPage:
     """Contents of the page.
 
     ``groups``: studies whose networks were trained alike, each group as one report. ``figures`` and ``pictures`` go by
-    the paper's name (``figure 1``). ``sources`` is ``{folder of a study: its title}``.
+    the paper's name (``figure 1``). ``sources`` is ``{folder of a study: its title}``; ``cautions`` are notes of this
+    paper's studies, and what else their networks differ in.
     """
 
     groups: Sequence[Report]
     figures: Mapping[str, Figure]
     pictures: Mapping[str, Preview]
     sources: Mapping[str, str]
+    cautions: Sequence[str]
 
 
 def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
@@ -82,7 +84,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
         "claims_said": _claims_said(judged),
         "claims": sections.grid(tables["claims"]),
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for group in page.groups for line in (*group.confounds, *group.notices))),
+        "cautions": page.cautions,
         "sources": page.sources,
     }
     styles = ("base.css", "report.css")
@@ -134,6 +136,7 @@ def _part(
         "grid": sections.grid(tables[name]) if name in tables else None,
         "figure": drawn.get(name),
         "picture": photographs.get(name),
+        "numbers": None,
         "found": "",
         "why": "".join(reason(item) for item in CUTTING_THE_SKIP if name in (item.name, item.table)),
         "made_by": "" if whole else f"dinoskip run {MADE_BY.get(name, '')}",
@@ -147,7 +150,7 @@ def _other_items() -> list[dict[str, Any]]:
         {
             "key": item.name, "name": f"item-{number}", "short": item.name, "title": f"{item.name}: {item.about}",
             "there": "not on this page" if item.made_by else "not made", "grid": None, "figure": None,
-            "picture": None, "why": reason(item), "found": "", "made_by": commands(item),
+            "picture": None, "numbers": None, "why": reason(item), "found": "", "made_by": commands(item),
         }
         for number, item in enumerate(CUTTING_THE_SKIP)
         if not {item.name, item.table, item.name.replace(" ", "")} & there

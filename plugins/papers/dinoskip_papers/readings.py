@@ -19,12 +19,13 @@ class Reading:
     """One way to read a sentence.
 
     ``settings`` are a study's, as ``key=value``, over ViT-S without skips. ``variant`` is the network of the shipped
-    study that trains it, "" where none does.
+    study that trains it, "" where none does; ``small`` that of the study of minutes (``configs/results``).
     """
 
     name: str
     settings: tuple[str, ...]
     variant: str = ""
+    small: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ SENTENCES: tuple[Sentence, ...] = (
         "No factor is printed. Every common attention module, the authors' code included, divides by √d_h, the width "
         "of a head. *The Quantization Benefits* (sec. 4) writes 1/√d, and its d is the width of the model.",
         (
-            Reading("1/√d_h", (f"{_PAPERS}, scale: head}}",), "ours"),
-            Reading("none, as printed", (f"{_PAPERS}, scale: none}}",), "scale_none"),
-            Reading("1/√d", (f"{_PAPERS}, scale: width}}",), "scale_width"),
+            Reading("1/√d_h", (f"{_PAPERS}, scale: head}}",), "ours", "ours"),
+            Reading("none, as printed", (f"{_PAPERS}, scale: none}}",), "scale_none", "scale_none"),
+            Reading("1/√d", (f"{_PAPERS}, scale: width}}",), "scale_width", "scale_width"),
         ),
         "The first author's public code divides by √d_h, and α and β come from mimetic initialisation, whose constants "
         "were chosen with that factor. As printed, tokens stay further apart. But attention is nearly singular: its "
@@ -74,8 +75,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "The equation has one d × d matrix a layer, the heads have factors of rank d_h. Either each head has a matrix "
         "of its own, of which it keeps the leading d_h singular triplets, or one matrix is dealt out to the heads.",
         (
-            Reading("a matrix a head", (f"{_PAPERS}, heads: top}}",), "ours"),
-            Reading("one a layer, dealt out", (f"{_PAPERS}, heads: split}}",), "heads_split"),
+            Reading("a matrix a head", (f"{_PAPERS}, heads: top}}",), "ours", "ours"),
+            Reading("one a layer, dealt out", (f"{_PAPERS}, heads: split}}",), "heads_split", "heads_split"),
         ),
         "Public code by the authors draws one for each head. Dealt out, a head has a sixth of one matrix, its "
         "tokens attend less to themselves, and they are alike in the late blocks of a fresh network.",
@@ -86,9 +87,9 @@ SENTENCES: tuple[Sentence, ...] = (
         "The correction is max(√(out/in), 1) for a matrix that is stored (out, in). Public code by the first author "
         "has none; the code of Martens et al. expects (in, out), and called on the other gives 1 and 2.",
         (
-            Reading("corrected: gains 2 and 1", (f"{_PAPERS}, mlp: suo}}",), "ours"),
-            Reading("without the factor: 1 and 1", (f"{_PAPERS}, mlp: orthogonal}}",), "mlp_orthogonal"),
-            Reading("not at all", (f"{_PAPERS}, mlp: default}}",)),
+            Reading("corrected: gains 2 and 1", (f"{_PAPERS}, mlp: suo}}",), "ours", "ours"),
+            Reading("without the factor: 1 and 1", (f"{_PAPERS}, mlp: orthogonal}}",), "mlp_orthogonal", "mlp_orthogonal"),
+            Reading("not at all", (f"{_PAPERS}, mlp: default}}",), small="mlp_default"),
         ),
         "It is what the sentence says. Fresh tokens stay further apart without the factor.",
     ),
@@ -99,8 +100,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "Table 1 has rows *skipless* and *skipless + our init*. Whether the MLPs of the first are orthogonal, too, so "
         "that the rows differ by attention alone, is not said.",
         (
-            Reading("all by the default", ("model.init={name: trunc_normal}",), "default"),
-            Reading("MLPs scaled orthogonal", ("model.init={name: trunc_normal, mlp: suo}",), "default_suo"),
+            Reading("all by the default", ("model.init={name: trunc_normal}",), "default", "default"),
+            Reading("MLPs scaled orthogonal", ("model.init={name: trunc_normal, mlp: suo}",), "default_suo", "default_suo"),
         ),
         "*skipless* reads as a network from which only the skips are gone. Fresh tokens are alike in both.",
     ),
@@ -111,11 +112,11 @@ SENTENCES: tuple[Sentence, ...] = (
         "50 epochs of warm-up. Which of it holds for DINO is not said, nor its crops, temperatures or batch.",
         (
             Reading("DINO's own command for ViT-S/16, 300 epochs, without drop path",
-                    ("pretrain.preset=dino_vits16_300ep",), "ours-adamw"),
+                    ("pretrain.preset=dino_vits16_300ep",), "ours-adamw", "ours-adamw"),
             Reading("the classifiers' optimizer and warm-up",
                     ("pretrain.preset=dino_vits16_300ep", "pretrain.batch_size=4096", "pretrain.warmup_epochs=50",
                      "optimizer={name: adamw, lr: 2.5e-4, weight_decay: 0.05, weight_decay_end: 0.05}"),
-                    "ours-supervised"),
+                    "ours-supervised", "ours-supervised"),
         ),
         "*similar* cannot be the same: the losses differ. A published command has published numbers with skips to "
         "compare with (k-NN 73.3). What section 6.1 says of the model (no drop path, MLPs) is kept. The study varies "
@@ -127,8 +128,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "We compare results under both AdamW and SOAP optimizers.",
         "No learning rate is printed, of either.",
         (
-            Reading("AdamW's", ("optimizer={name: soap, lr: 5.0e-4}",), "ours-soap"),
-            Reading("the default of SOAP's code", ("optimizer={name: soap, lr: 3.0e-3}",), "ours-soap_own"),
+            Reading("AdamW's", ("optimizer={name: soap, lr: 5.0e-4}",), "ours-soap", "ours-soap"),
+            Reading("the default of SOAP's code", ("optimizer={name: soap, lr: 3.0e-3}",), "ours-soap_own", "ours-soap_own"),
             Reading("searched by a short sweep",
                     ("optimizer={name: soap}", "sweep.lr=[1.0e-4, 2.0e-4, 5.0e-4, 1.0e-3, 3.0e-3]",
                      "online={knn: {dataset: imagenet}}")),
@@ -156,11 +157,11 @@ SENTENCES: tuple[Sentence, ...] = (
         "τ_l falls with depth, so attention gets softer: that prevents saturation, and hastens collapse. Whether l "
         "begins with 0 or 1, and whether d is the head's width, is not said.",
         (
-            Reading("τ_l multiplies, from l = 1", (f"{_FREE}, beta: 1.1}}",)),
-            Reading("from l = 0", (f"{_FREE}, beta: 1.1, first_layer: 0}}",)),
-            Reading("τ_l divides", (f"{_FREE}, beta: 1.1, mode: divide}}",)),
-            Reading("d the model's width", (f"{_FREE}, beta: 1.1, alpha_qk: {0.9 * 6**-0.5:.6f}}}",)),
-            Reading("no temperature, our default for ViTs", (f"{_FREE}, beta: 1.0}}",)),
+            Reading("τ_l multiplies, from l = 1", (f"{_FREE}, beta: 1.1}}",), small="tau"),
+            Reading("from l = 0", (f"{_FREE}, beta: 1.1, first_layer: 0}}",), small="tau_from_0"),
+            Reading("τ_l divides", (f"{_FREE}, beta: 1.1, mode: divide}}",), small="tau_divides"),
+            Reading("d the model's width", (f"{_FREE}, beta: 1.1, alpha_qk: {0.9 * 6**-0.5:.6f}}}",), small="free_width"),
+            Reading("no temperature, our default for ViTs", (f"{_FREE}, beta: 1.0}}",), small="product"),
         ),
         "It is the printed formula, with the l of the paper's X_l, which counts from 1. The paper's networks are "
         "causal language models; in a ViT without a causal mask softer attention makes tokens alike sooner, so "
@@ -172,8 +173,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "Each α is printed as that of a product, and called the scale of a matrix. W^D W^Dᵀ cannot be α_D I: its rank "
         "is too low.",
         (
-            Reading("of the product", (f"{_FREE}, reading: product}}",)),
-            Reading("of each factor", (f"{_FREE}, reading: factor}}",)),
+            Reading("of the product", (f"{_FREE}, reading: product}}",), small="product"),
+            Reading("of each factor", (f"{_FREE}, reading: factor}}",), small="factor"),
         ),
         "It is what the equations say; W^D has orthonormal rows times √α_D, the nearest to them that there is.",
     ),

@@ -22,13 +22,14 @@ from dinoskip.pipeline.stages.report import settings_of
 from dinoskip.pipeline.study import load_study
 from dinoskip.results.rows import EvalResult
 from dinoskip.settings.config import read_yaml
+from dinoskip_papers.items import CUTTING_THE_SKIP
 from dinoskip_papers.other_page import FoundStudy, build_other, write_index
 from dinoskip_papers.page import PaperPage, build_paper
 from dinoskip_papers.records import RECORDS
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report
-from visualize.report.papers import StudyNumbers
+from visualize.report.papers import PaperItem, StudyNumbers
 from visualize.rows import StudyVariant, principal
 
 
@@ -64,7 +65,17 @@ class Source:
     @property
     def as_found(self) -> FoundStudy:
         """The contents for the pages of those papers whose tables go by label."""
-        return FoundStudy(self.folder, self.title, self.numbers, tuple(self.report.compare))
+        return FoundStudy(self.folder, self.title, self.numbers, tuple(self.report.compare), self.note)
+
+    @property
+    def cautions(self) -> list[str]:
+        """The note of its page, what else its networks differ in, and what was skipped or noticed."""
+        return [*self.as_found.cautions, *self.report.notices]
+
+    @property
+    def note(self) -> str:
+        """The note of its report, such as that it is a rehearsal."""
+        return self.task.settings.section.note
 
     @property
     def title(self) -> str:
@@ -76,7 +87,8 @@ class Source:
         """The number of networks that have results, the number of results, and the place they were read from."""
         networks = sum(bool(variant.rows) for variant in self.report.variants)
         rows = sum(len(variant.rows) for variant in self.report.variants)
-        return f"{self.report.title}: {networks} networks, {rows} numbers, {self.read_from}"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.report.title}: {networks} networks, {rows} numbers, {self.read_from}{note}"
 
 
 def write_papers(
@@ -113,8 +125,15 @@ def _write(name: str, sources: Sequence[Source], out: Path, scratch: Path) -> di
         _figures(sources, reports, scratch),
         _pictures(sources),
         {str(source.folder): source.said for source in sources},
+        list(dict.fromkeys(line for source in sources if _is_of(source, CUTTING_THE_SKIP) for line in source.cautions)),
     )
     return build_paper(page, out)
+
+
+def _is_of(source: Source, items: Sequence[PaperItem]) -> bool:
+    """Whether a study makes one of a paper's items, or is put beside one of its tables."""
+    found = source.as_found
+    return any(found.made(item) or (item.table and item.table in found.compare) for item in items)
 
 
 def find_studies(below: Path) -> list[Path]:
