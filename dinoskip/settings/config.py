@@ -203,6 +203,10 @@ def _read_yaml(
         names = [file.name for file in path.parent.glob("*.yaml")]
         hint = did_you_mean(path.name, names, before=str(path).removesuffix(path.name))
         raise ConfigError(f"{path}: no such configuration file", hint)
+    if path.is_dir():
+        made = path / "command.json"
+        hint = f"the command in {made} names the file that made it" if made.is_file() else ""
+        raise ConfigError(f"{path}: a folder, where a YAML file is needed", hint)
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends itself")
     try:

@@ -122,6 +122,15 @@ def test_bad_overrides(tmp_path: Path, override: str) -> None:
     assert len(problems(tmp_path, "title: a\nlr: 1.0\nblocks: [1]\n", override)) == 1
 
 
+def test_a_folder_of_results_names_the_record_of_its_command(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as plain:
+        read_yaml(tmp_path)
+    (tmp_path / "command.json").write_text("{}")
+    with pytest.raises(ConfigError) as made:
+        read_yaml(tmp_path)
+    assert "command.json" in str(made.value) and "command.json" not in str(plain.value)
+
+
 def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text("title: a\n")
     with pytest.raises(ConfigError, match=r"did you mean .*demo\.yaml"):
