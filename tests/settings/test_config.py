@@ -128,7 +128,8 @@ def test_a_folder_of_results_names_the_record_of_its_command(tmp_path: Path) -> 
     (tmp_path / "command.json").write_text("{}")
     with pytest.raises(ConfigError) as made:
         read_yaml(tmp_path)
-    assert "command.json" in str(made.value) and "command.json" not in str(plain.value)
+    assert "command.json" in str(made.value)
+    assert "command.json" not in str(plain.value)
 
 
 def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
