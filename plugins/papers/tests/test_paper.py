@@ -12,8 +12,11 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.pipeline.study import load_study
 from dinoskip_papers.items import CONDITIONED, CUTTING_THE_SKIP, GRAYING, QUANTISATION
+from dinoskip_papers.other_page import FoundStudy
 from dinoskip_papers.records import RECORDS
 from tests.helpers.shipped import CONFIGS, write_shrunk
+from visualize.report import Report
+from visualize.report.papers import StudyNumbers
 
 
 def cells_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, list[int]]:
@@ -70,11 +73,32 @@ def test_a_finished_study_is_found_without_its_data_and_its_stages(
     assert cells_of(capsys, "graying", "--runs", "elsewhere", "--out", "alone") == whole
     page = Path("alone/graying/index.html").read_text()
     assert "elsewhere/graying_tiny" in page
+    assert "A rehearsal: " in page, "the study's note"
     text = Path("whole/graying/tables/graying-table2.csv").read_text()
     assert (
         Path("alone/graying/tables/graying-table2.csv").read_text().splitlines()[1].split(",")[:6]
         == (text.splitlines()[1].split(",")[:6])
     )
+
+
+def test_a_table_of_a_studys_page_is_read_from_it(tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    lines = [
+        "### Rounded",
+        "",
+        "| network | as it is | W8A8 |",
+        "|---|---:|---:|",
+        "| with skips, AdamW | 61.5 | not run |",
+    ]
+    page = "\n".join([*lines, "", "k-NN.", ""])
+    (tmp_path / "report" / "report.md").write_text(page)
+    study = FoundStudy(tmp_path, "quantisation", StudyNumbers(Report("a", ()), {}, {}), ())
+    table = study.printed("Rounded")
+    assert table is not None
+    assert table["columns"] == ["network", "as it is", "W8A8"]
+    assert table["rows"] == [["with skips, AdamW", "61.5", "not run"]]
+    assert study.printed("Spectrum") is None
+    assert study.printed("") is None
 
 
 def test_every_item_of_a_paper_is_made_by_a_configuration_that_ships_or_says_why_not() -> None:

@@ -22,7 +22,7 @@ def a_study(title, variants, compare=("paper.table2",)):
 
 
 def test_without_a_study_all_is_named_with_what_makes_it(tmp_path: Path) -> None:
-    filled = build_paper(PaperPage([], {}, {}, {}), tmp_path)
+    filled = build_paper(PaperPage([], {}, {}, {}, []), tmp_path)
     assert set(filled) == set(PUBLISHED)
     assert all(have == 0 < every for have, every in filled.values())
     page, text = (tmp_path / "index.html").read_text(), (tmp_path / "paper.md").read_text()
@@ -33,12 +33,15 @@ def test_without_a_study_all_is_named_with_what_makes_it(tmp_path: Path) -> None
 
 def test_a_table_is_filled_by_the_group_with_most_of_its_cells(tmp_path: Path) -> None:
     few, most = a_study("few", VARIANTS[:2]), a_study("most", VARIANTS)
-    filled = build_paper(PaperPage([few, most], {}, {}, {"runs/few": "few", "runs/most": "most"}), tmp_path)
-    alone = build_paper(PaperPage([few], {}, {}, {}), tmp_path / "few")
+    filled = build_paper(
+        PaperPage([few, most], {}, {}, {"runs/few": "few", "runs/most": "most"}, ["few: small"]), tmp_path
+    )
+    alone = build_paper(PaperPage([few], {}, {}, {}, []), tmp_path / "few")
     assert filled["paper.table2"][0] > alone["paper.table2"][0] > 0
     assert filled["paper.table1"][0] == 0, "no study was made for it"
     page = (tmp_path / "index.html").read_text()
     assert "From most." in page
+    assert "few: small" in page
     assert "runs/few" in page
     with (tmp_path / "tables" / "paper-table2.csv").open() as file:
         written = list(csv.reader(file))
