@@ -16,7 +16,7 @@ from dinoskip.features.transform import Transform
 from dinoskip.features.writer import StoreWriter, discard, free_bytes, partial_path, prepare, refuse_foreign
 from dinoskip.io.files import MANIFEST, read_json
 from dinoskip.io.locks import DirectoryLock, directory_lock
-from dinoskip.io.output import followed, remove_empty
+from dinoskip.io.output import followed, remove_aside, remove_empty
 from dinoskip.runtime.console import Progress, duration, human_bytes, log
 from dinoskip.runtime.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 
@@ -43,6 +43,7 @@ def export(
     here: World | None = None,
     reserve: Callable[[int], None] | None = None,
     images: Mapping[str, Any] | None = None,
+    replace: bool = False,
 ) -> FeatureStore:
     """Write the features of every image of ``dataset`` to the directory ``out`` and open it.
 
@@ -76,6 +77,8 @@ def export(
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
     images
         Facts of ``dataset`` for the store's ``provenance.json``, such as its ``kind``, ``root`` and ``split``.
+    replace
+        Whether other features that are in ``out`` are removed; without it they are refused.
     """
     out, group = followed(out), group_without_timeout(here)
     settings = ExportSettings(blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
@@ -83,8 +86,8 @@ def export(
     other = differing_rank(group.gather(backbone.weights_hash))
     if other is not None:
         raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")
-    if not group.on_main(lambda: _finished(out, plan)):
-        _export(backbone, plan, out, workers, group, reserve, images or {})
+    if not group.on_main(lambda: _finished(out, plan, replace=replace)):
+        _export(backbone, plan, out, workers, group, reserve, images or {}, replace)
     return FeatureStore.open(out)
 
 
@@ -96,6 +99,7 @@ def _export(
     group: ProcessGroup,
     reserve: Callable[[int], None] | None,
     images: Mapping[str, Any],
+    replace: bool,
 ) -> None:
     work = partial_path(out)
     lock: DirectoryLock | None = None  # rank 0 alone holds it
@@ -107,7 +111,7 @@ def _export(
             refuse_foreign(work)
             held.callback(remove_empty, work)  # after the lock is released: our work may be to be continued
             lock = _lock_or_wait(held, work, plan.manifest["key"])
-            if _finished(out, plan):
+            if _finished(out, plan, replace=replace):
                 return None
             if reserve is not None:
                 reserve(plan.nbytes)
@@ -197,8 +201,8 @@ def _lock_or_wait(held: ExitStack, work: Path, key: str) -> DirectoryLock:
         time.sleep(0.2)  # shorter: more looks at a disk that may be a network's; longer: begins later
 
 
-def _finished(out: Path, plan: ExportPlan) -> bool:
-    """Whether ``out`` holds what is asked for already, False if nothing is there; else refuse."""
+def _finished(out: Path, plan: ExportPlan, *, replace: bool = False) -> bool:
+    """Whether ``out`` holds what is asked for already, False if nothing is there; else refuse, or remove it."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not out.is_dir() or not (out / MANIFEST).is_file():
@@ -209,6 +213,9 @@ def _finished(out: Path, plan: ExportPlan) -> bool:
             log.info("features: %s is already complete", out)
             _clean_up(partial_path(out))
             return True
+    if replace:
+        remove_aside(out, "old")
+        return False
     raise OutputInUse(f"{out}: holds something other than these features", "remove it or choose another output")
 
 

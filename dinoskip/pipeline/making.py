@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.io.files import TEMPORARY, differing_files, write_json
 from dinoskip.io.locks import directory_lock
+from dinoskip.io.output import remove, remove_aside
 from dinoskip.io.parts import HelpEnded, Parts
 from dinoskip.pipeline.artifacts import (
     ACCEPTED,
@@ -174,7 +175,12 @@ class Maker:
             self.together = False
         for given in work.inputs.values():
             self._input(given)  # what was damaged meanwhile may have been read
-        _check_outside(node, stage, out)
+        try:
+            _check_outside(node, stage, out)
+        except DataError:  # what was made is of other files than the key names
+            remove_aside(out, "old")
+            remove(self.artifacts.parts(node.id, key))
+            raise
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(work.device)}
         write_json(out / TIMING, {**timing, "resumed": True} if resumed else timing)

@@ -335,8 +335,13 @@ class _OutsideFiles:
 
 
 def changed_files(files: Mapping[str, FilesAsRead]) -> list[str]:
-    """Names of the sets of files that were written to since they were read."""
-    return [name for name, read in files.items() if read.changed()]
+    """Names of the sets of files that were written to since they were read, each with one of the files."""
+    changed = {name: read.changed() for name, read in files.items()}
+    return [
+        f"{name} ({Path(paths[0]).name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''})"
+        for name, paths in changed.items()
+        if paths
+    ]
 
 
 def _every_setting(settings: Mapping[str, Any] | NodeSettings, dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dinoskip.io.files import write_text
 from dinoskip.io.folders import make_folder
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import Output, given_folder, own_folder
+from dinoskip.pipeline.artifacts import Artifacts
 
 
 def refused(*words: object) -> int | str | None:
@@ -112,6 +113,26 @@ def test_a_link_beside_a_lock_is_not_written_through_and_files_of_others_stay(tm
         assert mine.read_text() == "mine"
     assert (place / ".lock.saved").read_text() == "a note"
     assert [path.name for path in place.iterdir()] == [".lock.saved"], "what looks as an earlier version's is swept"
+
+
+@pytest.mark.parametrize("name", ["probe", "probe/vit", "probe/vit/.partial-0123456789abcdef"])
+def test_no_stage_writes_into_anothers_folder_by_a_link_among_its_own(name: str, tmp_path: Path) -> None:
+    artifacts, others = Artifacts(tmp_path / "study"), tmp_path / "others"
+    others.mkdir()
+    link = artifacts.root / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(others)
+    with pytest.raises(ConfigError, match=name):
+        artifacts.fresh_partial("probe/vit", "0123456789abcdef", keep=True)
+    assert list(others.iterdir()) == []
+
+
+def test_stages_on_another_disk_by_a_link_of_the_users_are_written(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "stages").symlink_to(tmp_path / "disk")
+    assert Artifacts(tmp_path / "study").fresh_partial("probe/vit", "0" * 16, keep=False).is_dir()
+    assert (tmp_path / "disk" / "probe" / "vit").is_dir()
 
 
 @pytest.mark.parametrize("number", [24, 23, 12])  # EMFILE, ENFILE, ENOMEM

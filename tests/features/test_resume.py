@@ -133,9 +133,11 @@ def test_finished_store_is_returned_and_anything_else_refused(
     with pytest.raises(OutputInUse, match="something other"):
         export(backbone, dataset, out, [2], transform=SQUARE)
     assert FeatureStore.open(out).verify() == []
+    assert export(backbone, dataset, out, [2], transform=SQUARE, replace=True).blocks == (2,)
+    assert FeatureStore.open(out).verify() == []
     write_text(tmp_path / "mine" / "notes.txt", "mine")
     with pytest.raises(OutputInUse):
-        export(backbone, dataset, tmp_path / "mine", [1], transform=SQUARE)
+        export(backbone, dataset, tmp_path / "mine", [1], transform=SQUARE, replace=True)
     assert (tmp_path / "mine" / "notes.txt").exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.files import read_json, write_manifest, write_text
 from dinoskip.pipeline.report.results_folder import publish_results
 from tests.helpers.labelled import make_classes
@@ -62,3 +63,14 @@ def test_a_page_does_not_take_anothers_place_in_silence(tmp_path: Path, caplog: 
     assert shown(1, "Depth", "skip", "skipless") == ""  # it has all that stood there
     assert "x/report: the page 'Depth' is replaced by 'Depth', of another title or without" in shown(2, "Depth", "skip")
     assert "the page 'Depth' is replaced by 'Epochs'" in shown(3, "Epochs", "skip")
+
+
+def test_a_damaged_page_is_named(tmp_path: Path) -> None:
+    damaged, whole = _page(tmp_path / "0", "Depth", "skip"), _page(tmp_path / "1", "Depth", "skip")
+    publish_results(tmp_path / "x", [], {"report": whole})
+    (damaged / "study.yaml").write_text("{: [")
+    with pytest.raises(DataError, match=r"damaged output: .*study\.yaml"):
+        publish_results(tmp_path / "x", [], {"report": damaged})
+    (tmp_path / "x" / "report" / "study.yaml").write_text("{: [")
+    with pytest.raises(ConfigError, match=r"report.study\.yaml: .*was changed"):
+        publish_results(tmp_path / "x", [], {"report": whole})

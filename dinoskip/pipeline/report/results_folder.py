@@ -85,9 +85,12 @@ def _say_replaced(standing: Path, fresh: Path) -> None:
     """Warn where the page of another study gives way: of another title, or with variants that this one lacks."""
     if not all((page / STUDY).is_file() for page in (standing, fresh)):
         return
-    old, new = (read_yaml(page / STUDY).tree for page in (standing, fresh))
-    before, after = (study["variants"]["model"] for study in (old, new))
-    titles = [str(study["report"]["title"] or study["name"]) for study in (old, new)]
+    try:
+        old, new = (read_yaml(page / STUDY).tree for page in (standing, fresh))
+        before, after = (study["variants"]["model"] for study in (old, new))
+        titles = [str(study["report"]["title"] or study["name"]) for study in (old, new)]
+    except (ConfigError, DataError, KeyError, TypeError):
+        return  # damaged: of the fresh one _copy says so, and the standing one gives way
     if titles[0] != titles[1] or any(model not in after for model in before):
         log.warning(
             "%s: the page %r is replaced by %r, of another title or without some of its variants; studies with a name "

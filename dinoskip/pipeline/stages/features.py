@@ -30,6 +30,7 @@ def run(task: Task) -> None:
             workers=task.workers,
             here=here,
             reserve=task.reserve,
+            replace=True,  # of images that were changed while a run that was then killed read them
             images={"kind": config.kind, "root": str(root or config.root), "split": wanted.split},
             **options,
         )
