@@ -292,5 +292,5 @@ def _png(place: _Place, rows: Sequence[Sequence[GridCell | None]], style: GridSt
             draw.rectangle(corners, outline=_LINE, width=line)
     stream, about = io.BytesIO(), PngInfo()
     about.add_text("Software", MADE_BY)
-    picture.save(stream, "PNG", optimize=True, dpi=(style.dpi, style.dpi), pnginfo=about)
+    picture.save(stream, "PNG", dpi=(style.dpi, style.dpi), pnginfo=about)
     return stream.getvalue()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from dinoskip.data.sprites import KINDS, Kind, background
 from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.io.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.io.output import remove
+from dinoskip.runtime.cores import available_cores
 from dinoskip.runtime.randomness import numpy_rng
 
 YEAR = 2012  # of the VOC layout they are written in
@@ -35,6 +37,7 @@ RECIPE = "scenes.json"
 VERSION = 1  # of the recipe: higher where the same settings give other bytes
 PLACING_TRIES = 30  # then the scene has one object less: it may be too full for another
 MAX_OVERLAP = 0.12  # of the smaller box
+_THREADS = 8  # that draw scenes, at most: their Python and numpy have one lock, for which more would wait
 
 
 class ScenesConfig(SplitSynthetic):
@@ -252,11 +255,18 @@ def _write(config: ScenesConfig, folder: Path) -> None:
     for part in ("JPEGImages", "SegmentationClass", "Annotations", "ImageSets/Segmentation", "ImageSets/Main"):
         (folder / part).mkdir(parents=True)
     ids = [f"scene_{number:05d}" for number in range(config.images)]
-    for number, name in enumerate(ids):
-        scene = draw_scene(config, number)
+
+    def save(number: int) -> None:
+        scene, name = draw_scene(config, number), ids[number]
         Image.fromarray(scene.image).save(folder / "JPEGImages" / f"{name}.jpg", "JPEG", quality=95)
         save_mask(folder / "SegmentationClass" / f"{name}.png", scene.labels)
         (folder / "Annotations" / f"{name}.xml").write_text(_annotation(name, scene), encoding="utf-8")
+
+    # Pillow turns, scales and encodes outside Python's lock, which is most of a scene's time; scenes are independent.
+    # Where one fails or a signal comes, map() cancels those that have not begun.
+    with ThreadPoolExecutor(min(_THREADS, available_cores()), thread_name_prefix="scenes") as pool:
+        for _ in pool.map(save, range(len(ids))):
+            pass
     splits = {"train": ids[: -config.held_out], "val": ids[-config.held_out :], "trainval": ids}
     for kind in ("Segmentation", "Main"):
         for split, names in splits.items():

@@ -13,6 +13,7 @@ from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sets.scenes import draw_scene
 from dinoskip.data.sprites import KINDS, PHOTOS, photo_path
 from dinoskip.io.images import read_image
+from dinoskip.runtime.cores import cores_counted_as
 
 CONFIG = ScenesConfig(images=12, size=96, seed=3)
 
@@ -55,6 +56,16 @@ def test_masks_boxes_and_borders_agree(folder: Path) -> None:
         assert not ((labels != 0) & (labels != 255) & ~covered).any()
         assert not ((labels == 255) & ~ndimage.binary_dilation(covered, np.ones((5, 5)))).any()
         assert 0.02 < (labels == 255).sum() / covered.sum() < 0.6
+
+
+def test_files_do_not_depend_on_how_many_cores_draw_them(tmp_path: Path) -> None:
+    files = []
+    for cores in (1, 3):
+        with cores_counted_as(cores):
+            made = CONFIG.generate(tmp_path / str(cores))
+        files.append({path.relative_to(made): path.read_bytes() for path in made.rglob("*") if path.is_file()})
+    assert len(files[0]) == 3 * CONFIG.images + 8  # image, mask and annotation; lists of two kinds, classes, recipe
+    assert files[0] == files[1]
 
 
 @pytest.mark.parametrize("objects", ["cutouts", "shapes"])
