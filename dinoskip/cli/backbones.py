@@ -30,9 +30,11 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude, rows_file
 from dinoskip.cli.settings import keys_of
 from dinoskip.data.photographs import photographs_below
+from dinoskip.data.recognise import recognise
 from dinoskip.data.sets import KINDS, folder_kinds, synthetic_kinds
-from dinoskip.data.sets.labels import CLASSES, DETECTION, SEGMENTATION
-from dinoskip.errors import ConfigError
+from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
+from dinoskip.data.sets.voc import voc_folder
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.output import given_folder
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
@@ -244,6 +246,8 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         data["year"] = args.year
     if args.skip_broken:
         data["skip_broken"] = True
+    if args.kind == "voc" and stage.name in TASKS:
+        _refuse_photographs(stage.name, Path(args.data), args.year)
     networks, overrides = networks_and_settings(args.network)
     overrides = [*args.settings, *overrides]  # options that stand for settings; what is written out wins
     out, name = Path(args.out), _data_name(data, overrides)
@@ -268,6 +272,19 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     asked = {stage.name, "gallery"} if _pictured(stage) else {stage.name}
     nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
+
+
+def _refuse_photographs(task: str, folder: Path, year: int) -> None:
+    """:class:`DataError` for a folder of plain photographs, where a task that needs labels expects VOC by default."""
+    try:
+        voc_folder(folder, year)
+    except DataError:
+        if recognise(folder).settings is None:
+            labels = LABELS[TASKS[task].label].short
+            raise DataError(
+                f"{folder}: photographs without {labels}, against which eval {task} scores",
+                f"dinoskip look --data {folder} shows what networks see there; --kind names the layout of labels",
+            ) from None
 
 
 def _pictured(stage: Stage) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from dinoskip.io.files import read_json, read_regular, write_text
 from dinoskip.io.output import given_file
 from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.report.sources import sources_of
 from dinoskip.results.records import read_records
 from dinoskip.results.rows import UNKNOWN_EPOCH, EvalResult, rows_csv, rows_in
@@ -61,6 +62,23 @@ def print_rows(rows: list[EvalResult]) -> None:
     print_table(values, [heads.get(name, name) for name in shown])
 
 
+def _print_names(runner: Runner, models: Collection[str]) -> None:
+    """Print, once, the words that pages have for each network, and what was given for it on the command line or YAML.
+
+    Tables, files and rows have its short name.
+    """
+    reports = [node.settings for node in runner.planner.nodes if isinstance(node.settings, ReportSettings)]
+    lines: dict[str, tuple[str, str, str]] = {}
+    for report in reports:
+        for variant in report.variants:
+            name = variant.family or variant.name
+            if name in models:
+                lines.setdefault(name, (name, report.words_of(name), variant.backbone or "trained here"))
+    if any(name != words for name, words, _ in lines.values()):
+        print_table(list(lines.values()), ("network", "on pages", "read from"))
+        say()
+
+
 def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     """Print the last epoch's numbers: every block of a few models, then each model at its chosen block."""
     from visualize.comparison import Scores  # numpy, scipy
@@ -69,6 +87,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     for row in rows:
         if not row.is_baseline:
             by_model.setdefault(row.model, []).append(row)
+    _print_names(runner, by_model)
     if len(by_model) <= MOST_BY_BLOCK:
         for benchmark, models in last_epochs(by_model).items():
             blocks = dict.fromkeys(block for by_block in models.values() for block in by_block)

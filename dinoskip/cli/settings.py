@@ -117,13 +117,18 @@ def json_text(value: Any) -> str:
 
 
 def matching(rows: list[Setting], words: list[str]) -> list[Setting]:
-    """The settings of the section or of the name that ``words`` gives; else those in whose text all words are."""
-    if len(words) == 1:
-        asked = words[0].strip(".").split(".")
-        named = [row for row in rows if _has(row.key.split("."), asked)]
-        if named:
-            return named
-    return [row for row in rows if all(word.lower() in " ".join(row).lower() for word in words)]
+    """The settings in whose text all ``words`` are; those of the section or name that one word gives come first.
+
+    A dotted word that gives a section or name, such as ``evaluate.probe``, gives that alone.
+    """
+    mentioning = [row for row in rows if all(word.lower() in " ".join(row).lower() for word in words)]
+    if len(words) != 1:
+        return mentioning
+    asked = words[0].strip(".").split(".")
+    named = [row for row in rows if _has(row.key.split("."), asked)]
+    if named and len(asked) > 1:
+        return named
+    return named + [row for row in mentioning if row not in named]
 
 
 def _has(path: list[str], asked: list[str]) -> bool:

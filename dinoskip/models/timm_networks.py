@@ -77,11 +77,20 @@ def built_for(name: str, size: int, seed: int, drop_path_rate: float = 0.0) -> A
     return model
 
 
-def build_timm(name: str, seed: int, options: Mapping[str, Any]) -> Any:
-    """The network of this name, its weights drawn from ``seed``; :class:`ConfigError` if timm cannot build it."""
+def refuse_unknown(name: str) -> str:
+    """Architecture in a name of timm's, ``vit_small_patch16_224`` of ``vit_small_patch16_224.dino``.
+
+    Raises :class:`ConfigError` where timm has none of it; names with a slash are of the Hub, which is not asked.
+    """
     architecture = name.split("/")[-1].split(".")[0]
     if "/" not in name and not timm.is_model(architecture):
         raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
+    return architecture
+
+
+def build_timm(name: str, seed: int, options: Mapping[str, Any]) -> Any:
+    """The network of this name, its weights drawn from ``seed``; :class:`ConfigError` if timm cannot build it."""
+    architecture = refuse_unknown(name)
     try:
         with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
             torch.manual_seed(derive(seed, "timm", architecture))

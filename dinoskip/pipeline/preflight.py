@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dinoskip.errors import ConfigError, DataError, DiskFull, WeightsError
+from dinoskip.io.files import read_tensor_header
 from dinoskip.pipeline.estimate.costs import Cost, peak_disk
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node
@@ -67,10 +68,39 @@ def _files(variants: Sequence[Variant]) -> Iterator[str]:
     for variant in variants:
         if variant.backbone is None:
             continue
-        kind, name, options = split_spec(variant.backbone)
-        places = [str(options["file"])] if "file" in options else []
-        places += [name] if kind in {"weights", "dino", "file", "run"} else []
-        yield from (f"{place}: no such file, of {variant.backbone}" for place in places if not Path(place).exists())
+        places = _places(variant.backbone)
+        yield from (f"{place}: no such file, of {variant.backbone}" for place in places if not place.exists())
+
+
+def _places(spec: str) -> list[Path]:
+    """The files and folders on this machine that a spec names."""
+    kind, name, options = split_spec(spec)
+    places = [str(options["file"])] if "file" in options else []
+    places += [name] if kind in {"weights", "dino", "file", "run"} else []
+    return [Path(place) for place in places]
+
+
+def refuse_networks(variants: Sequence[Variant]) -> None:
+    """Raise what the first stage that opens one of these networks would, where that takes no reading of values.
+
+    That is :class:`ConfigError` for names that timm has not, and :class:`WeightsError` for files that hold no weights.
+    It imports torch: for commands that are about to compute.
+    """
+    specs = list(dict.fromkeys(variant.backbone for variant in variants if variant.backbone is not None))
+    if not specs:
+        return
+    from dinoskip.models.timm_networks import refuse_unknown  # torch, as below
+    from dinoskip.models.wrappings import read_content
+
+    for spec in specs:
+        kind, name, _ = split_spec(spec)
+        if kind == "timm":
+            refuse_unknown(name)
+        for path in filter(Path.is_file, _places(spec)):
+            if path.suffix == ".safetensors":
+                read_tensor_header(path)
+            else:
+                read_content(path, shapes_only=True)
 
 
 def _batch(study: StudyBase, nodes: Sequence[Node], images: StudyImages) -> Iterator[str]:

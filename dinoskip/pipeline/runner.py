@@ -61,8 +61,8 @@ class Runner:
 
         ``results`` is where pages and rows go, by default the folder ``study`` of the stages. ``accepted`` is what was
         doubtful of the data and accepted by name: manifests of what is made have it. Only with ``retrain`` is a
-        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written,
-        ``room`` if the nodes that are to run do not fit on the disk.
+        finished training that is damaged trained again, in its place. ``look`` raises if results cannot be written or
+        a network cannot be opened, ``room`` if the nodes that are to run do not fit on the disk.
         """
         self.study, self.works, self.memory, self.results = study, works, memory, results or study
         self.artifacts = Artifacts(study)

@@ -108,6 +108,10 @@ def runner_of(
         readers = runner.planner.readers
         preflight.refuse_without_room(study.directory, every, missing, readers, study.storage_rules, taken)
 
+    def look() -> None:
+        refuse_foreign(study.results)
+        preflight.refuse_networks(variants)
+
     return Runner(
         study.directory,
         nodes,
@@ -120,7 +124,7 @@ def runner_of(
         results=study.results,
         accepted=accepted,
         retrain=retrain,
-        look=lambda: refuse_foreign(study.results),
+        look=look,
         room=room if on_disk else None,
     )
 

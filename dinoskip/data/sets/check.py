@@ -103,6 +103,7 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     rows = []
     for task, split, expected in config.checked_splits(where):
         row = CheckRow(name, task, split, expected=expected)
+        row.notes += [own] if (own := config.own_layout(where)) and not rows else []  # once, not of every split
         try:
             _fill(row, config, where, sample)
         except DataError as error:
@@ -117,7 +118,7 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
         everything = isinstance(config, ImagesConfig) and config.everything
         reading = None if everything else recognise(root)
         folder = ImageFolder.open(root) if reading is None else ImageFolder(root, reading.photographs)
-        row.notes = [reading.line] if reading is not None and reading.noteworthy else []
+        row.notes += [reading.line] if reading is not None and reading.noteworthy else []
         _read(row, len(folder), sample, decoded(folder)[1])
         _note_small(row, folder, sample)
         return

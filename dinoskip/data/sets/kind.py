@@ -152,6 +152,10 @@ class DatasetKind(Config, ABC):
         """Say which splits are published, whether below ``root`` or not; by default those that are checked."""
         return self.checked_splits(root)
 
+    def own_layout(self, root: Path) -> str:
+        """Say that the set below ``root`` has a published set's layout and is another one; "" where it is not."""
+        return ""
+
 
 class Synthetic(DatasetKind):
     """A kind that is made from photographs inside installed packages, by a study's ``data`` stage; it has no root."""

@@ -348,9 +348,22 @@ class VocConfig(DatasetKind):
         return found or published
 
     def published_splits(self, root: Path) -> list[CheckedSplit]:
-        """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes."""
-        if self.year == 2007:
-            return [CheckedSplit("detection", "trainval", 5011)]
-        segmentation = {"train": 1464, "val": 1449, "trainaug": 10_582}
+        """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes.
+
+        A folder with a list of other classes than VOC's is a set of one's own, of which no numbers are published.
+        """
+        boxes = CheckedSplit("detection", "trainval", 5011 if self.year == 2007 else 11_540)
+        segmentation = {} if self.year == 2007 else {"train": 1464, "val": 1449, "trainaug": 10_582}
         masks = [CheckedSplit("segmentation", split, count) for split, count in segmentation.items()]
-        return [*masks, CheckedSplit("detection", "trainval", 11540)]
+        own = self._is_own(root)
+        return [one._replace(expected=None) if own else one for one in (*masks, boxes)]
+
+    def own_layout(self, root: Path) -> str:
+        """Say that the folder's classes are others than VOC's; "" for VOC itself."""
+        return f"a set of your own in VOC{self.year}'s layout: its classes are not VOC's" if self._is_own(root) else ""
+
+    def _is_own(self, root: Path) -> bool:
+        try:
+            return class_names(voc_folder(root, self.year)) != VOC_CLASSES
+        except DataError:  # said where the split is opened
+            return False
