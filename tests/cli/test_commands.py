@@ -11,6 +11,7 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.features import FeatureStore
 from dinoskip.io.files import read_manifest
+from tests.helpers.tiny import make_images
 from visualize.gallery.layers import LAYERS
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
@@ -97,6 +98,17 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
             ]
             mine = [row for row in rows if (row["facet"], row["protocol"]) == (facet, protocol)]
             assert [line.split()[:2] for line in by_block] == [[row["block"], f"{row['value']:.1f}"] for row in mine]
+
+
+def test_photographs_without_boxes_are_no_data_of_tokencut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_images(tmp_path / "photos", 3)
+    command = ["eval", "tokencut", VIT, "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "out")]
+    assert main(command) == 3
+    error = capsys.readouterr().err
+    assert "without boxes" in error
+    assert f"dinoskip look --data {tmp_path / 'photos'}" in error
+    assert "voc" not in error
+    assert not (tmp_path / "out").exists()
 
 
 def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,15 @@ def test_a_section_is_matched_wherever_it_stands() -> None:
     assert keys("lost_k") == {"evaluate.tokencut.lost_k"}
 
 
+def test_a_word_finds_what_mentions_it_after_what_is_called_so() -> None:
+    found = [row.key for row in matching(EVERY, ["crop"])]
+    assert found[0] == "evaluate.probe.crop"
+    assert {"pretrain.crops.global_size", "pretrain.crops.local_scale"} <= set(found)
+    assert len(found) == len(matching(EVERY, ["crop"])) == len({(row.key, row.of) for row in matching(EVERY, ["crop"])})
+    assert {key.rpartition(".")[0] for key in keys("evaluate.probe")} >= {"evaluate.probe"}
+    assert all(".probe" in key for key in keys("evaluate.probe")), "a dotted word gives its section alone"
+
+
 def test_words_are_looked_for_in_names_and_meanings() -> None:
     assert "pretrain.augment.blur_sigma" in keys("blur", "deviation")
     assert keys("prototypes") >= {"pretrain.out_dim"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_files_and_packages_of_networks(
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "timm" else found(name))
     assert "pip install timm" in refused(capsys, 2, "gallery", NETWORK, *common)
     assert not (tmp_path / "out").exists(), "nothing was computed"
+
+
+def test_networks_are_opened_before_the_first_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_images(tmp_path / "photos", 3)
+    (tmp_path / "page.pth").write_bytes(pickle.dumps(Path("x"), protocol=2))
+    common = ["--data", str(tmp_path / "photos"), "--out", str(tmp_path / "out")]
+    line = refused(capsys, 2, "gallery", "timm:vit_tinyy_patch16_224,depth=1", *common)
+    assert "vit_tiny_patch16_224" in line, "the nearest name"
+    line = refused(capsys, 3, "gallery", NETWORK, f"{tmp_path}/page.pth", *common)
+    assert f"{tmp_path}/page.pth" in line
+    assert not list((tmp_path / "out").glob("stages/*")), "no stage was begun"
 
 
 def test_a_batch_of_more_images_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

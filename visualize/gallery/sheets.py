@@ -259,7 +259,7 @@ def _write(sheet: _Sheet, out: Path, *, small: bool = False) -> None:
             about = PngInfo()
             if sheet.made_by:
                 about.add_text("Software", sheet.made_by)
-            # zlib's usual level: the highest, which ``optimize`` asks for, takes five times as long for .4 % fewer bytes
+            # zlib's usual level: the highest, as ``optimize`` asks, takes five times as long for .4 % fewer bytes
             sheet.image.save(stream, "PNG", pnginfo=about)
     write_bytes(out, stream.getvalue())
 

@@ -10,6 +10,7 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
 from dinoskip.data.sets.images import ImagesConfig
+from dinoskip.data.sets.scenes import ScenesConfig
 
 
 def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
@@ -76,6 +77,14 @@ def test_missing_files_of_lists_are_all_named(voc_tree: Path) -> None:
         str(folder / "JPEGImages" / "a1.jpg"), str(folder / "SegmentationClass" / "a2.png"),
     ]  # fmt: skip
     assert (train.found, boxes.found, boxes.fault_count) == (0, 1, 2)
+
+
+def test_a_set_of_other_classes_in_the_layout_of_voc_has_no_published_numbers(voc_tree: Path, tmp_path: Path) -> None:
+    assert [row.expected for row in check(VocConfig(root=str(voc_tree)))] == [1464, 1449, 10_582, 11_540]
+    ScenesConfig(images=6, size=64).generate(tmp_path / "own")
+    rows = check(VocConfig(root=str(tmp_path / "own")))
+    assert [(row.expected, row.ok) for row in rows] == [(None, True)] * len(rows)
+    assert [len(row.notes) for row in rows] == [1, *[0] * (len(rows) - 1)], "said once"
 
 
 def test_boxes_and_own_masks(tmp_path: Path) -> None:
