@@ -106,7 +106,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
-    marks = ["ring: best block on these images, an upper estimate; values above are of the block in the table"]
+    marks = ["ring: best block on these images, an upper estimate (the text names the blocks of its values)"]
     if any(not block.isdigit() for rows in benchmarks.values() for net in rows.values() for block in net):
         marks.append("dotted level: several blocks together")
     if any(row.low is not None for rows in benchmarks.values() for net in rows.values() for row in net.values()):

@@ -13,7 +13,7 @@ COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image'
 
 
 def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:
-    """``mIoU, voc val: 20.0 (ours), 12.1 (skip); best baseline 20.6 (random patch). No network is above it, so ...``.
+    """``mIoU, voc val: 20.0 (ours, block 9), 12.1 (skip, block 7); best baseline 20.6 (random patch). None ...``.
 
     The first :data:`MOST` benchmarks. A benchmark in ``inconclusive`` is followed by the reason why no difference on it
     counts. Nothing for a single network, whose values the verdict has, and without benchmarks.
@@ -67,8 +67,10 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
 
 
 def _value(side: Measured) -> str:
+    """A value with its block, for curves ring another: the best one on the images shown."""
+    block = f", {side.blocks_said.partition(' (')[0]}" if side.blocks else ""
     failed = ", no cut: degenerate affinity graph" if side.failed_there else ""
-    return f"{side.value:.1f} ({side.name}{failed})"
+    return f"{side.value:.1f} ({side.name}{block}{failed})"
 
 
 def _none(count: int) -> str:

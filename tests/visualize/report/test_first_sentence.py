@@ -23,15 +23,26 @@ def line(first: float, second: float, benchmark: Benchmark = MIOU) -> AnswerLine
 
 def test_values_and_the_best_baseline_are_said() -> None:
     said = values_said([Answer("ours", "default", [line(20.0, 12.1)])], {MIOU: "inconclusive"})
-    assert said.index("20.0 (ours)") < said.index("12.1 (default)") < said.index("20.6 (random patch)")
+    assert (
+        said.index("20.0 (ours, block 3)") < said.index("12.1 (default, block 3)") < said.index("20.6 (random patch)")
+    )
     assert "Neither beats the baseline" in said
     assert "Neither is clearly above" in values_said([Answer("ours", "default", [line(21.0, 12.1)])], {MIOU: "x"})
 
 
 def test_what_is_conclusive_has_no_excuse() -> None:
     said = values_said([Answer("ours", "default", [line(40.0, 12.1)])], {})
-    assert "40.0 (ours)" in said
+    assert "40.0 (ours, block 3)" in said
     assert "does not show" not in said
+
+
+def test_blocks_of_halves_and_of_none() -> None:
+    halves = line(1.0, 2.0)
+    fitted = replace(halves, first=replace(halves.first, now=(replace(halves.first.now[0], blocks=("2", "10")),)))
+    assert "1.0 (ours, blocks 2, 10)" in values_said([Answer("ours", "default", [fitted])], {})
+    row = replace(halves.first.now[0].row, block="")
+    classified = replace(halves, first=replace(halves.first, now=(Score(row, 1.0, ("",)),)))
+    assert "1.0 (ours)" in values_said([Answer("ours", "default", [classified])], {})
 
 
 def test_only_the_first_benchmarks_are_said() -> None:
