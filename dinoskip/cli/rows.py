@@ -72,7 +72,7 @@ def _print_names(runner: Runner, models: Collection[str]) -> None:
     for report in reports:
         for variant in report.variants:
             name = variant.family or variant.name
-            if name in models:
+            if name in models or not models:  # photographs without labels have no rows
                 lines.setdefault(name, (name, report.words_of(name), variant.backbone or "trained here"))
     if any(name != words for name, words, _ in lines.values()):
         print_table(list(lines.values()), ("network", "on pages", "read from"))

@@ -100,7 +100,7 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
         raise DataError(f"{where}: no such folder: expected the dataset {name}")
     if isinstance(config, TrainSubset):
         config = config.model_copy(update={"subset": None})
-    rows = []
+    rows: list[CheckRow] = []
     for task, split, expected in config.checked_splits(where):
         row = CheckRow(name, task, split, expected=expected)
         row.notes += [own] if (own := config.own_layout(where)) and not rows else []  # once, not of every split
