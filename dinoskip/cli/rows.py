@@ -87,7 +87,6 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     for row in rows:
         if not row.is_baseline:
             by_model.setdefault(row.model, []).append(row)
-    _print_names(runner, by_model)
     if len(by_model) <= MOST_BY_BLOCK:
         for benchmark, models in last_epochs(by_model).items():
             blocks = dict.fromkeys(block for by_block in models.values() for block in by_block)
@@ -151,6 +150,7 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
     if as_json:
         print_json([row.plain() for row in rows])
         return
+    _print_names(runner, {row.model for row in rows if not row.is_baseline})
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         report = runner.output("report")
