@@ -62,7 +62,7 @@ def print_rows(rows: list[EvalResult]) -> None:
     print_table(values, [heads.get(name, name) for name in shown])
 
 
-def _print_names(runner: Runner, models: Collection[str]) -> None:
+def print_names(runner: Runner, models: Collection[str]) -> None:
     """Print, once, the words that pages have for each network, and what was given for it on the command line or YAML.
 
     Tables, files and rows have its short name.
@@ -150,7 +150,7 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
     if as_json:
         print_json([row.plain() for row in rows])
         return
-    _print_names(runner, {row.model for row in rows if not row.is_baseline})
+    print_names(runner, {row.model for row in rows if not row.is_baseline})
     print_results(runner, rows)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         report = runner.output("report")

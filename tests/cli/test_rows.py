@@ -1,13 +1,17 @@
 """The rows that a command prints as the best."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dinoskip.cli.rows import best_rows, print_results
+from dinoskip.cli.rows import best_rows, print_names, print_results
+from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results.rows import EvalResult
+from tests.helpers.shipped import CONFIGS
 from visualize.rows import spread
 
 
@@ -41,3 +45,18 @@ def test_tables_say_in_how_many_images_there_is_no_cut() -> None:
     assert spread(row) == "[1.0, 9.0] (no cut in 7 of 100)"
     assert spread(replace(row, degenerate=0.0)) == "[1.0, 9.0]"
     assert spread(replace(row, degenerate=0.6)) == "no cut (60 of 100 images)"
+
+
+def test_a_network_has_its_short_name_its_words_and_what_it_is_read_from_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, variants = load_study(CONFIGS / "demo.yaml", [f"output={tmp_path}"])
+    runner = study_runner(study, variants, build_nodes(study, variants))
+    print_names(runner, {"skip", "paper-adamw"})
+    lines = [tuple(map(str.strip, line.split("  "))) for line in capsys.readouterr().out.splitlines()[1:] if line]
+    assert [tuple(filter(None, cells)) for cells in lines] == [
+        ("skip", "pretrained, with skips", "dinoskip:skip"),
+        ("paper-adamw", "skipless, paper's initialisation", "trained here"),
+    ]
+    print_names(runner, ())
+    assert len(capsys.readouterr().out.split("\n\n")[0].splitlines()) == 1 + len(variants)
