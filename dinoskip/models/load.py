@@ -19,12 +19,14 @@ or, of networks that are read level by level, ``layers=NAME+NAME`` and ``image_s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dinoskip.errors import ConfigError
+from dinoskip.io.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.backbone import Backbone, LayerFeatures, level_backbone, takes_apart
 from dinoskip.models.export import build_from_weights
@@ -35,7 +37,9 @@ from dinoskip.models.from_python import load_python
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.from_torchvision import load_torchvision
 from dinoskip.models.image_statistics import three_numbers, whose
+from dinoskip.models.timm_networks import refuse_unknown
 from dinoskip.models.vit import can_resize
+from dinoskip.models.wrappings import read_content
 from dinoskip.results.rows import normalisation_of
 from dinoskip.runtime.console import log
 from dinoskip.settings.specs import authors_positions, run_weights, split_spec
@@ -119,6 +123,20 @@ def load_backbone(
         why |= {"images": "as asked"} if mean or std else {}
         _conclude(backbone, loaded.read_as, why)
     return backbone.to(device, dtype)
+
+
+def refuse_unreadable(timm_name: str, files: Iterable[Path]) -> None:
+    """Refuse a name that timm has not, unless empty (:class:`ConfigError`), and files that hold no weights.
+
+    Of files only headers and shapes are read (:class:`WeightsError`); folders are passed over.
+    """
+    if timm_name:
+        refuse_unknown(timm_name)
+    for path in filter(Path.is_file, files):
+        if path.suffix == ".safetensors":
+            read_tensor_header(path)
+        else:
+            read_content(path, shapes_only=True)
 
 
 def _conclude(backbone: Backbone, read_as: str, why: dict[str, str]) -> None:

@@ -15,14 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dinoskip.errors import ConfigError, DataError, DiskFull, WeightsError
-from dinoskip.io.files import read_tensor_header
 from dinoskip.pipeline.estimate.costs import Cost, peak_disk
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StorageRules, StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.weights import recipe_of
-from dinoskip.pipeline.variants import Variant
+from dinoskip.pipeline.variants import Variant, loading
 from dinoskip.runtime.console import human_bytes
 from dinoskip.settings.specs import split_spec
 
@@ -86,21 +85,9 @@ def refuse_networks(variants: Sequence[Variant]) -> None:
     That is :class:`ConfigError` for names that timm has not, and :class:`WeightsError` for files that hold no weights.
     It imports torch: for commands that are about to compute.
     """
-    specs = list(dict.fromkeys(variant.backbone for variant in variants if variant.backbone is not None))
-    if not specs:
-        return
-    from dinoskip.models.timm_networks import refuse_unknown  # torch, as below
-    from dinoskip.models.wrappings import read_content
-
-    for spec in specs:
+    for spec in dict.fromkeys(variant.backbone for variant in variants if variant.backbone is not None):
         kind, name, _ = split_spec(spec)
-        if kind == "timm":
-            refuse_unknown(name)
-        for path in filter(Path.is_file, _places(spec)):
-            if path.suffix == ".safetensors":
-                read_tensor_header(path)
-            else:
-                read_content(path, shapes_only=True)
+        loading().refuse_unreadable(name if kind == "timm" else "", _places(spec))
 
 
 def _batch(study: StudyBase, nodes: Sequence[Node], images: StudyImages) -> Iterator[str]:

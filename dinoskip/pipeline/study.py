@@ -22,7 +22,7 @@ from dinoskip.pipeline.sections import EvaluateBase, StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond_depth, unknown_data
 from dinoskip.pipeline.stages.external import HASHES
 from dinoskip.pipeline.stages.tasks import rounded_sizes
-from dinoskip.pipeline.variants import Variant, confounds, expand
+from dinoskip.pipeline.variants import Variant, confounds, expand, loading
 from dinoskip.plugins import use_files
 from dinoskip.runtime.console import log
 from dinoskip.settings.config import Config, RawConfig, apply_overrides, read_yaml, validate
@@ -103,9 +103,7 @@ def _opened(variant: Variant) -> Variant:
     """Return ``variant`` with width, patch and depth of its backbone."""
     if variant.backbone is None or (variant.shape is not None and not variant.shape.guessed):
         return variant
-    from dinoskip.models import load_backbone  # torch
-
-    backbone = load_backbone(variant.backbone)
+    backbone = loading().load_backbone(variant.backbone)
     return replace(variant, shape=Network(backbone.dim, backbone.size_multiple, backbone.depth))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
@@ -108,10 +108,6 @@ def runner_of(
         readers = runner.planner.readers
         preflight.refuse_without_room(study.directory, every, missing, readers, study.storage_rules, taken)
 
-    def look() -> None:
-        refuse_foreign(study.results)
-        preflight.refuse_networks(variants)
-
     return Runner(
         study.directory,
         nodes,
@@ -124,9 +120,15 @@ def runner_of(
         results=study.results,
         accepted=accepted,
         retrain=retrain,
-        look=look,
+        look=partial(_look, study, variants),
         room=room if on_disk else None,
     )
+
+
+def _look(study: StudyBase, variants: Sequence[Variant]) -> None:
+    """Raise if results cannot be written, or a network not be opened: before anything is computed."""
+    refuse_foreign(study.results)
+    preflight.refuse_networks(variants)
 
 
 def _with_verdicts(node: Node, found: Sequence[DataVerdict]) -> Node:

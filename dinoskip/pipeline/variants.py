@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -208,3 +209,10 @@ def _label(model: ModelConfig) -> str:
         base = f"{how}_{'to_' * (model.skip_weight.sublayers == 'linear')}{model.skip_weight.end:g}"
     default = "skipless" if model.last.skip is False else "trunc_normal"
     return base if model.init.name == default else f"{base}_{model.init.name}"
+
+
+def loading() -> ModuleType:
+    """:mod:`dinoskip.models.load`, which imports torch: for those that open networks, not for those that plan."""
+    from dinoskip.models import load  # torch
+
+    return load
