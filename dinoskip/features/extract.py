@@ -50,9 +50,9 @@ def export(
     Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
     byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
     image that cannot be read or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible
-    settings and for what is no feature store's in ``out``, :class:`OutputInUse` if other features are there or another
-    process exports something else to it, :class:`DiskFull`, at the start if the features cannot fit. While another
-    process makes the same export, it waits for it and returns its result.
+    settings and for what is no feature store's in ``out``, :class:`OutputInUse` if other features are there (which
+    ``replace`` removes) or another process exports something else to it, :class:`DiskFull`, at the start if the
+    features cannot fit. While another process makes the same export, it waits for it and returns its result.
 
     Parameters
     ----------
@@ -71,14 +71,11 @@ def export(
     workers
         Decoding threads, 0: one a CPU core, up to 16.
     here
-        This process's place among the ranks that share the work; all of them make this call with the same weights, on
-        a file system that all see. None: this process alone.
+        This process's place among the ranks that share the work, weights and file system. None: this process alone.
     reserve
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
     images
         Facts of ``dataset`` for the store's ``provenance.json``, such as its ``kind``, ``root`` and ``split``.
-    replace
-        Whether other features that are in ``out`` are removed; without it they are refused.
     """
     out, group = followed(out), group_without_timeout(here)
     settings = ExportSettings(blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)

@@ -88,7 +88,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "has none; the code of Martens et al. expects (in, out), and called on the other gives 1 and 2.",
         (
             Reading("corrected: gains 2 and 1", (f"{_PAPERS}, mlp: suo}}",), "ours", "ours"),
-            Reading("without the factor: 1 and 1", (f"{_PAPERS}, mlp: orthogonal}}",), "mlp_orthogonal", "mlp_orthogonal"),
+            Reading("without the factor: 1 and 1", (f"{_PAPERS}, mlp: orthogonal}}",),
+                    "mlp_orthogonal", "mlp_orthogonal"),
             Reading("not at all", (f"{_PAPERS}, mlp: default}}",), small="mlp_default"),
         ),
         "It is what the sentence says. Fresh tokens stay further apart without the factor.",
@@ -101,7 +102,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "that the rows differ by attention alone, is not said.",
         (
             Reading("all by the default", ("model.init={name: trunc_normal}",), "default", "default"),
-            Reading("MLPs scaled orthogonal", ("model.init={name: trunc_normal, mlp: suo}",), "default_suo", "default_suo"),
+            Reading("MLPs scaled orthogonal", ("model.init={name: trunc_normal, mlp: suo}",),
+                    "default_suo", "default_suo"),
         ),
         "*skipless* reads as a network from which only the skips are gone. Fresh tokens are alike in both.",
     ),
@@ -129,7 +131,8 @@ SENTENCES: tuple[Sentence, ...] = (
         "No learning rate is printed, of either.",
         (
             Reading("AdamW's", ("optimizer={name: soap, lr: 5.0e-4}",), "ours-soap", "ours-soap"),
-            Reading("the default of SOAP's code", ("optimizer={name: soap, lr: 3.0e-3}",), "ours-soap_own", "ours-soap_own"),
+            Reading("the default of SOAP's code", ("optimizer={name: soap, lr: 3.0e-3}",),
+                    "ours-soap_own", "ours-soap_own"),
             Reading("searched by a short sweep",
                     ("optimizer={name: soap}", "sweep.lr=[1.0e-4, 2.0e-4, 5.0e-4, 1.0e-3, 3.0e-3]",
                      "online={knn: {dataset: imagenet}}")),
@@ -160,7 +163,8 @@ SENTENCES: tuple[Sentence, ...] = (
             Reading("τ_l multiplies, from l = 1", (f"{_FREE}, beta: 1.1}}",), small="tau"),
             Reading("from l = 0", (f"{_FREE}, beta: 1.1, first_layer: 0}}",), small="tau_from_0"),
             Reading("τ_l divides", (f"{_FREE}, beta: 1.1, mode: divide}}",), small="tau_divides"),
-            Reading("d the model's width", (f"{_FREE}, beta: 1.1, alpha_qk: {0.9 * 6**-0.5:.6f}}}",), small="free_width"),
+            Reading("d the model's width", (f"{_FREE}, beta: 1.1, alpha_qk: {0.9 * 6**-0.5:.6f}}}",),
+                    small="free_width"),
             Reading("no temperature, our default for ViTs", (f"{_FREE}, beta: 1.0}}",), small="product"),
         ),
         "It is the printed formula, with the l of the paper's X_l, which counts from 1. The paper's networks are "

@@ -75,7 +75,7 @@ class Source:
     @property
     def note(self) -> str:
         """The note of its report, such as that it is a rehearsal."""
-        return self.task.settings.section.note
+        return str(self.task.settings.section.note)
 
     @property
     def title(self) -> str:
