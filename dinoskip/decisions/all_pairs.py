@@ -43,7 +43,13 @@ class DecidedPairs:
 def decide_all(sides: Sequence[NetworkScores]) -> DecidedPairs:
     """Compare all networks, corrected for the number of comparisons (Holm)."""
     pairs = list(combinations(range(len(sides)), 2))
-    whole = {places: pair for places in pairs if (pair := _whole(sides, places)) is not None}
+    plain = [_is_plain(side) for side in sides]
+    compared = {
+        (one, other): compared_pair(sides[one], sides[other])
+        for one, other in pairs
+        if not (plain[one] and plain[other])
+    }
+    whole = {places: pair for places, pair in compared.items() if pair is not None}  # None: without errors
     values, p, why, known = _numbers(sides, pairs, whole)
     adjusted = np.full(len(pairs), math.nan)
     adjusted[known] = holm(p[known].tolist())
@@ -71,12 +77,6 @@ def decide_all(sides: Sequence[NetworkScores]) -> DecidedPairs:
 
 def _is_plain(side: NetworkScores) -> bool:
     return len(side.now) == 1 and not side.before and not side.now[0].ids
-
-
-def _whole(sides: Sequence[NetworkScores], places: Places) -> ComparedPair | None:
-    """The comparison of two networks that are more than two numbers with errors; None of others, and without errors."""
-    one, other = (sides[place] for place in places)
-    return None if _is_plain(one) and _is_plain(other) else compared_pair(one, other)
 
 
 def _numbers(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -345,14 +346,21 @@ def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) 
 
     A number that is not finite is empty; text that a spreadsheet would run as a formula begins with a quote.
     """
+    every, names = list(rows), _names()
+    columns: list[Iterable[object]] = [_cells(list(map(attrgetter(name), every))) for name in names]
+    heads: tuple[str, ...] = names
+    if variants is not None:
+        columns, heads = [_cells(variants), *columns], ("variant", *names)
     stream = io.StringIO()
-    names = _names()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names if variants is None else ["variant", *names])
-    for i, row in enumerate(rows):
-        values = vars(row).values()  # fields in their order; of 13,000 rows a second is this loop
-        writer.writerow(map(_cell, values if variants is None else (variants[i], *values)))
+    writer.writerow(heads)
+    writer.writerows(zip(*columns, strict=True))
     return stream.getvalue()
+
+
+def _cells(column: Sequence[object]) -> Iterable[object]:
+    """The cells of a column; of most nothing is to be changed, which its distinct values tell."""
+    return column if all(_cell(value) is value for value in set(column)) else map(_cell, column)
 
 
 def _cell(value: object) -> object:

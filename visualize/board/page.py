@@ -62,6 +62,7 @@ def _link(page: Path | None, out: Path) -> str:
 def _shown(table: BoardTable, words: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Return the template's data for a table; ``words`` gives the networks' names on pages, by source and name."""
     setting = ", ".join(f"{name} {value}" for name, value in table.setting.items() if value)
+    blocks = table.blocks
     lines = [
         {
             "rank": "" if line.rank is None else line.rank,
@@ -76,11 +77,11 @@ def _shown(table: BoardTable, words: Mapping[str, Mapping[str, str]]) -> dict[st
             "difference": points(line.difference),
             "verdict": line.verdict,
             "p": "" if line.p is None else f"{line.p:.2g}",
-            "blocks": [_cell(line.values.get(block)) for block in table.blocks],
+            "blocks": [_cell(line.values.get(block)) for block in blocks],
         }
         for line in table.lines
     ]
-    return {"label": table.label, "setting": setting, "blocks": table.blocks, "lines": lines}
+    return {"label": table.label, "setting": setting, "blocks": blocks, "lines": lines}
 
 
 def _places(places: tuple[int, int]) -> str:

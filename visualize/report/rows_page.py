@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +32,55 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
     A field that is empty in all rows is in neither. Rows that repeat another with a note (such as "best on validation")
     are left out.
     """
-    every = [{"variant": name, **row.plain()} for name, rows in variants.items() for row in rows]
-    noted = [row for row in every if row["note"]]
-    known = {_number(row) for row in every if not row["note"]} if noted else set()
-    plain = [row for row in every if not row["note"] or _number(row) not in known]
-    if plain and all(row["variant"] == row["model"] for row in plain):
-        for row in plain:
-            del row["model"]
-    fields = sorted(plain[0], key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST)) if plain else []
+    rows = [row for of_variant in variants.values() for row in of_variant]
+    every = {"variant": [name for name, of_variant in variants.items() for _ in of_variant], **_columns(rows)}
+    kept = _unrepeated(every)
+    plain = every if len(kept) == len(rows) else {name: [column[at] for at in kept] for name, column in every.items()}
+    if plain["variant"] == plain["model"]:
+        del plain["model"]
     shared: dict[str, str] = {}
     columns: list[tuple[str, bool]] = []
-    for name in fields:
-        values = {row[name] for row in plain}
+    cells: list[list[tuple[str, str]]] = []
+    for name in sorted(plain, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST)):
+        values = set(plain[name])
         if values <= {"", None, 0}:
             continue
         if len(values) == 1 and name not in {"variant", "value"}:
             shared[name] = _text(name, values.pop())
         else:
             columns.append((name, all(value is None or isinstance(value, int | float) for value in values)))
-    rows = [[(_text(name, row[name]), _sorted_by(row[name])) for name, _ in columns] for row in plain]
-    return {"shared": shared, "columns": columns, "rows": rows, "left_out": len(every) - len(plain)}
+            cells.append(_cells(name, plain[name], values))
+    lines = [list(line) for line in zip(*cells, strict=True)]
+    return {"shared": shared, "columns": columns, "rows": lines, "left_out": len(rows) - len(kept)}
 
 
-def _number(row: Mapping[str, Any]) -> Hashable:
-    """Return a plain row without its note and other remarks: two rows that agree in this are listed once."""
-    return tuple(row[name] for name in row if name not in _BESIDE)
+def _columns(rows: Sequence[EvalResult]) -> dict[str, list[Any]]:
+    """The fields of rows, each with a value a row; a number that is not finite is None."""
+    by_field = {field.name: list(map(attrgetter(field.name), rows)) for field in fields(EvalResult)}
+    for name, column in by_field.items():
+        if not all(math.isfinite(value) for value in set(column) if isinstance(value, float)):
+            by_field[name] = [
+                None if isinstance(value, float) and not math.isfinite(value) else value for value in column
+            ]
+    return by_field
+
+
+def _unrepeated(every: Mapping[str, Sequence[Any]]) -> Sequence[int]:
+    """Places of rows that do not repeat one without a note: two rows that agree but for :data:`_BESIDE`."""
+    notes = every["note"]
+    if not any(notes):
+        return range(len(notes))
+    numbers = list(zip(*(column for name, column in every.items() if name not in _BESIDE), strict=True))
+    known = {number for number, note in zip(numbers, notes, strict=True) if not note}
+    return [at for at, (number, note) in enumerate(zip(numbers, notes, strict=True)) if not note or number not in known]
+
+
+def _cells(name: str, column: Sequence[object], values: Collection[object]) -> list[tuple[str, str]]:
+    """The text and the sorting key of each value of a column that has these ``values``, each text made once."""
+    if all(isinstance(value, str) for value in values):  # numbers: 0 and 0.0 are equal and have other texts
+        texts = {value: (_text(name, value), "") for value in values}
+        return [texts[value] for value in column]
+    return [(_text(name, value), _sorted_by(value)) for value in column]
 
 
 def _text(name: str, value: object) -> str:
@@ -81,6 +108,7 @@ def write_long_table(title: str, variants: Mapping[str, Sequence[EvalResult]], o
 
 def _as_data(table: Mapping[str, Any]) -> Markup:
     """The rows as JSON that no HTML parser takes for markup: the page's script shows some of them at a time."""
-    rows = [[[clean(text), key] if key else clean(text) for text, key in row] for row in table["rows"]]
+    cleaned = {text: clean(text) for text in {text for row in table["rows"] for text, _ in row}}
+    rows = [[[cleaned[text], key] if key else cleaned[text] for text, key in row] for row in table["rows"]]
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
