@@ -16,7 +16,8 @@ by the rank that owns most, or the exchange of its updates if that is longer; pa
 
 With --study all stages of a study are given to so many GPUs, the longest path first, as `dinoskip submit --spread`
 does, with the seconds of dinoskip/pipeline/estimate/wall.py: what an H100 was measured to reach. Each training has the
-number of GPUs with which the study ends first; it is taken to be as much faster. No queue and no exchange is in it.
+number of GPUs with which the study ends first; it is taken to be as much faster. GPUs for which there is no stage make
+parts of those of many images. No queue and no exchange is in it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -36,8 +38,9 @@ from dinoskip.optim import AdamWConfig, EcsConfig, KLShampooConfig, OptimizerCon
 from dinoskip.optim.preconditioned import PreconditionedOptimizer, Share
 from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.costs import costs
-from dinoskip.pipeline.estimate.wall import WallTime, greedy, node_seconds
+from dinoskip.pipeline.estimate.wall import WallTime, greedy, node_parts, node_seconds
 from dinoskip.pipeline.estimate.work import StudyImages
+from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.settings.flops import dino_step_flops
 from dinoskip.settings.vit_config import VitConfig
@@ -240,14 +243,20 @@ TRAININGS = {"pretrain", "supervise", "sweep"}
 CORES = 12  # of each GPU, for reading images: as configs/cluster/h100_8gpu.yaml
 
 
+def _width(ranks: int, node: Node) -> int:
+    return ranks if node.stage in TRAININGS else 1
+
+
 def spread_study(config: str, card: str, gpus: int) -> tuple[int, WallTime]:
     """The GPUs of a training with which all stages of a study end first on so many GPUs, and their schedule."""
     study, variants = load_study(config, [])
     nodes, images = build_nodes(study, variants), StudyImages(study, assume=True)
     every_cost, found = costs(images, study, variants, nodes), dict[int, WallTime]()
+    parts = node_parts(images, nodes)
     for ranks in (2**power for power in range(gpus.bit_length())):
         seconds = node_seconds(images, study, variants, nodes, every_cost, card, ranks=ranks, cores=CORES)
-        found[ranks] = greedy(nodes, seconds, gpus, lambda node, ranks=ranks: ranks if node.stage in TRAININGS else 1)
+        width = partial(_width, ranks)
+        found[ranks] = greedy(nodes, seconds, gpus, width, parts=parts)
     best = min(found, key=lambda ranks: found[ranks].seconds)
     return best, found[best]
 

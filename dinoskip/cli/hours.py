@@ -9,7 +9,7 @@ from dinoskip.errors import DiskFull
 from dinoskip.pipeline.cluster import memory_of
 from dinoskip.pipeline.estimate import costs as estimates
 from dinoskip.pipeline.estimate.cards import CARDS, named
-from dinoskip.pipeline.estimate.wall import WallTime, greedy, node_seconds
+from dinoskip.pipeline.estimate.wall import WallTime, greedy, node_parts, node_seconds
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import PlannedNode
 from dinoskip.pipeline.runner import Runner
@@ -40,7 +40,8 @@ def plan_on_cluster(args: Args, study: StudyBase, variants: Sequence[Variant], r
         measured = estimates.measured_rates(every_cost, runner.artifacts.root, machine())
         seconds = {cost.node: cost.work * measured.get(cost.kind, 0.0) for cost in every_cost}
         about = f"no GPUs: by the times of this machine, which {sum(not s for s in seconds.values())} stages lack"
-    whole = greedy(nodes, seconds, cluster.jobs, cached=cached)
+    parts = node_parts(images, nodes)
+    whole = greedy(nodes, seconds, cluster.jobs, cached=cached, parts=parts)
     with cores_counted_as(cluster.cpus_per_task):
         memory = estimates.peak_memory(images, study, variants, nodes)
     largest = max((node for node in memory if node not in cached), key=memory.__getitem__, default=None)
@@ -51,7 +52,7 @@ def plan_on_cluster(args: Args, study: StudyBase, variants: Sequence[Variant], r
             "hours": whole.seconds / 3600, "idle": whole.idle, "peak_disk": disk, "not_listed": sorted(images.assumed),
             "memory": memory.get(largest) if largest else None, "memory_of": largest,
             "stages": [{"node": node, "hours": spent / 3600, "begins": whole.begins.get(node, 0.0) / 3600,
-                        "cached": node in cached} for node, spent in seconds.items()],
+                        "cached": node in cached, "parts": parts.get(node, 1)} for node, spent in seconds.items()],
         })  # fmt: skip
         return 0
     _print(cluster, whole, seconds, cached, runner)
@@ -108,7 +109,8 @@ def _print(
         by_stage.setdefault(node.stage, []).append(0.0 if node.id in cached else seconds[node.id] / 3600)
     print_table([(stage, str(len(of)), f"{sum(of):,.2f}") for stage, of in by_stage.items()], STAGES)
     trainings = f", trainings on {cluster.ranks} GPUs" if cluster.gpus_per_node else ""
+    digits = 1 if whole.seconds >= 3600 else 2
     say(
-        f"{whole.seconds / 3600:,.1f} hours over {cluster.jobs} jobs at once{trainings}, without queues; "
+        f"{whole.seconds / 3600:,.{digits}f} hours over {cluster.jobs} jobs at once{trainings}, without queues; "
         f"{whole.idle:.0%} of the jobs' time is idle"
     )

@@ -247,6 +247,10 @@ class EvaluationTask:
         look: settings of its section with which ``look`` measures photographs quickly; None: it does not.
         pairwise: whether every token of an image is compared with every other.
         disk_per_token: bytes that it leaves on disk of a token at a block.
+        part: about how many scored images a part of its work has that other workers may make; 0: it has no parts.
+        parts_of_windows: whether it has parts where its features are computed as they are read, too.
+        held: peak bytes of features of all images at once on a CPU, by its settings and what it reads: the images,
+            tokens, channels and blocks of each split; 0 where it reads some images after others.
         memory: peak bytes of its work on a CPU, by its settings, the tokens of an image and their channels: the rule
             that bounds them; 0 where they do not grow with pairs of tokens.
         version: part of the key of its results: raised when code changes them.
@@ -284,6 +288,9 @@ class EvaluationTask:
     look: Mapping[str, Any] | None = None
     pairwise: bool = False
     disk_per_token: int = 0
+    part: int = 0
+    parts_of_windows: bool = True
+    held: Callable[[Any, Sequence[tuple[int, int, int, int]]], int] = _no_memory
     memory: Callable[[Any, int, int], int] = _no_memory
     version: int = 1
     resumes: bool = False

@@ -9,6 +9,8 @@ from pydantic import Field
 from dinoskip.settings.config import Config, Distinct
 
 Backend = Literal["torch", "faiss", "ivf"]
+QUERIES = 4096
+"""Images of a part of the work: of ImageNet's validation set 13 parts."""
 
 
 class KnnConfig(Config):

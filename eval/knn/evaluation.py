@@ -15,19 +15,17 @@ from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.results.records import write_recorded_rows
 from dinoskip.results.rows import EvalResult
 from dinoskip.runtime.distributed import choose_device
-from dinoskip.runtime.environment import memory_limit
 from dinoskip.settings.tasks import TaskInputs
 from eval.baselines import classification_baselines
 from eval.knn.classify import knn_of_parts, knn_predictions, queries_together
-from eval.knn.config import KnnConfig
+from eval.knn.config import QUERIES, KnnConfig
+from eval.knn.memory import blocks_together
 from eval.knn.pictures import NEIGHBOURS, write_neighbours
 from eval.knn.tokens import class_tokens
 from eval.rows import hits_row, row_like
 
 _Part = tuple[torch.Tensor, NDArray[np.int64]]
-QUERIES = 4096  # images of a part of the work: of ImageNet's validation set 13 parts
 _PART_VALUES = 2**26  # of training features compared at once, from windows: 256 MiB of float32
-_COPIES = 3  # of float32 features at once: as read, stacked, as unit vectors
 
 
 def _predicted(
@@ -38,8 +36,7 @@ def _predicted(
     Parts of the work are :data:`QUERIES` images each, at as many blocks.
     """
     config: KnnConfig = given.settings
-    size = _COPIES * 4 * train.dim * (len(train) + len(val))
-    together = max(1, memory_limit() // 2 // size)
+    together = blocks_together(len(train) + len(val), train.dim)
     groups = [val.blocks[at : at + together] for at in range(0, len(val.blocks), together)]
     chunks = []
     for blocks in groups:

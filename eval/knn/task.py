@@ -10,7 +10,8 @@ from pydantic import Field
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import BlockPictures, EvaluationTask, FeatureRequest, TaskMetric
 from eval import knn
-from eval.knn.config import KnnConfig
+from eval.knn.config import QUERIES, KnnConfig
+from eval.knn.memory import held_bytes
 
 
 class KnnSection(KnnConfig):
@@ -62,6 +63,9 @@ TASK = EvaluationTask(
     ),
     look={"size": 224},
     hub="image-classification",
+    part=QUERIES,
+    parts_of_windows=False,  # each worker would send all training images through the network
+    held=lambda _, reads: held_bytes(reads),
     version=5,
     not_in_key=("datasets", "size", "facet"),
 )

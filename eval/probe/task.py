@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dinoskip.runtime.environment import memory_limit
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, PixelFloor, TaskMetric, TaskOption
 from eval import probe
@@ -15,6 +17,9 @@ from eval.protocols import protocol_option
 
 if TYPE_CHECKING:
     from dinoskip.results.rows import EvalResult
+
+
+LARGEST_CLASSES = 256  # that masks of one byte tell apart
 
 
 class ProbeSection(ProbeConfig):
@@ -31,6 +36,16 @@ def features(section: ProbeSection) -> tuple[FeatureRequest, ...]:
     square = {"mode": "square", "size": section.size}
     stored = (FeatureRequest("train", section.train_split, square), FeatureRequest("val", section.val_split, square))
     return () if section.live else stored
+
+
+def held(section: ProbeSection, reads: Sequence[tuple[int, int, int, int]]) -> int:
+    """Tokens of training images in half of the limit, in float32, else as stored, else none; targets in a quarter."""
+    if not reads:
+        return 0
+    images, tokens, channels, blocks = reads[0]
+    limit, values = memory_limit(), images * tokens * channels * blocks
+    kept = next((size for size in (4 * values, 2 * values) if size <= limit // 2), 0)
+    return kept + min(limit // 4, 4 * images * tokens * LARGEST_CLASSES)
 
 
 def as_published(row: EvalResult) -> int:
@@ -57,6 +72,7 @@ TASK = EvaluationTask(
     look={"protocol": "fast", "size": 224},
     pictures="heads",
     hub="image-segmentation",
+    held=held,
     version=7,
     as_published=as_published,
     options=(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
+from dinoskip.io.parts import IMAGES
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import retrieval
@@ -40,6 +41,14 @@ def check(section: RetrieveSection, data: Mapping[str, Any]) -> Iterator[tuple[s
         yield "lists", f"{section.val_split!r} is scored: a memory of it would have the images that it is scored on"
 
 
+def held(section: RetrieveSection, reads: Sequence[tuple[int, int, int, int]]) -> int:
+    """One block's remembered patches, as they are and as unit vectors, and their classes, 256 at most, in float32."""
+    if not reads:
+        return 0
+    images, tokens, channels, _ = reads[0]
+    return min(section.memory, images * tokens) * 4 * (2 * channels + 256)
+
+
 TASK = EvaluationTask(
     name="retrieve",
     order=40,
@@ -60,6 +69,8 @@ TASK = EvaluationTask(
     spoken="retrieval",
     baselines=("majority class",),
     hub="image-segmentation",
+    part=IMAGES,
+    held=held,
     version=5,
     as_published=lambda row: row.deviation is None,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dinoskip.io.parts import IMAGES
 from dinoskip.settings.cut_protocols import CutProtocol
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, PixelFloor, TaskMetric
@@ -61,6 +62,7 @@ TASK = EvaluationTask(
     pairwise=True,
     memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
     disk_per_token=3,  # a float16 of its eigenvector and its mask
+    part=IMAGES,
     version=5,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),

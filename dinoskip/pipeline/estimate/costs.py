@@ -48,8 +48,9 @@ def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, cla
 class Cost:
     """Cost of a node: operations on the GPU, images that pass through a network, bytes that it leaves on disk.
 
-    ``memory`` is the peak of bytes that its graphs of tokens and its windows of features take on this machine, by the
-    rules that bound them; 0 where it has neither. Networks and their activations come on top.
+    ``memory`` is the peak of bytes that its graphs of tokens, its features of all images and its windows of features
+    take on this machine, by the rules that bound them; 0 where it has none of them. Networks and their activations come
+    on top.
 
     ``work`` is what its time grows with, in units that nodes of one ``kind`` share: operations where it trains or sends
     images through a network; the number of values where it reads features; else 1. The kind is the stage, with the
@@ -164,7 +165,7 @@ def _peaks(reckoned: StudyWork, study: StudyBase, nodes: Sequence[Node]) -> dict
 
 
 def _memory(node: Node, reckoned: StudyWork, window: float) -> float:
-    """Peak bytes of what a node bounds: graphs of tokens by its task's rule or the gallery's, and a window."""
+    """Peak bytes of what a node bounds by its task's rules or the gallery's: graphs of tokens, features, a window."""
     settings = node.settings
     if isinstance(settings, GallerySettings):
         return float(drawn_bytes(max((network.width for network in reckoned.networks.values()), default=0)))
@@ -172,7 +173,9 @@ def _memory(node: Node, reckoned: StudyWork, window: float) -> float:
         return 0.0
     sizes = [(part.tokens, part.network.width) for part in reckoned.read(node)]
     graphs = max((settings.record.memory(settings.section, *size) for size in sizes), default=0)
-    return float(graphs) + max((min(window, _bytes(part)) for part in reckoned.windows(node)), default=0.0)
+    reads = [(part.images, part.tokens, part.network.width, part.blocks) for part in reckoned.read(node)]
+    held = settings.record.held(settings.section, reads)
+    return float(graphs + held) + max((min(window, _bytes(part)) for part in reckoned.windows(node)), default=0.0)
 
 
 def _bytes(features: PassedImages) -> float:

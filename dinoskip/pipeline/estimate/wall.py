@@ -9,11 +9,14 @@ others are operations that are counted. Queues, the start of processes and excha
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from dinoskip import optim
+from dinoskip.io.parts import HELPING
 from dinoskip.pipeline.estimate.cards import CARDS
 from dinoskip.pipeline.estimate.costs import Cost, trained_images
 from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
@@ -104,47 +107,149 @@ class WallTime:
     @property
     def idle(self) -> float:
         """The share of all workers' time in which they have nothing to do."""
-        return 1 - self.busy / (self.seconds * self.workers) if self.seconds else 0.0
+        return max(0.0, 1 - self.busy / (self.seconds * self.workers)) if self.seconds else 0.0  # sums round
+
+
+def node_parts(images: StudyImages, nodes: Sequence[Node]) -> dict[str, int]:
+    """Return the number of parts of every node whose work other workers may share (:mod:`dinoskip.io.parts`)."""
+    parts = {}
+    for node in nodes:
+        settings = node.settings
+        if not isinstance(settings, TaskSettings):
+            continue
+        if settings.record.part and (settings.record.parts_of_windows or not settings.windows):
+            split = settings.record.scored_split(settings.section)
+            scored = images.count(str(settings.context["dataset"]), split, settings.record.label)
+            parts[node.id] = math.ceil(scored / settings.record.part)
+    return parts
 
 
 def greedy(
     nodes: Sequence[Node], seconds: Mapping[str, float], workers: int, width: Callable[[Node], int] = lambda _: 1,
-    cached: Collection[str] = (),
+    cached: Collection[str] = (), parts: Mapping[str, int] = MappingProxyType({}),
 ) -> WallTime:  # fmt: skip
     """Give every node that is ready to workers that are free, the longest path first, as a spread run does.
 
     ``width`` is how many workers a node takes at once, at most all; one that does not fit yet lets shorter ones pass.
-    ``cached`` nodes take no time.
+    ``cached`` nodes take no time. Workers for whom there is no node make some of the ``parts`` of one that others are
+    at: a helper begins after :data:`OTHER` seconds, which are no work, and no part after :data:`HELPING` seconds more.
     """
-    paths, by_id = longest_paths(nodes, seconds), {node.id: node for node in nodes if node.id not in cached}
-    places = {name: place for place, name in enumerate(by_id)}
-    unmet = {name: {source for source in node.needs.values() if source in by_id} for name, node in by_id.items()}
-    readers: dict[str, list[str]] = {}
-    for name, sources in unmet.items():
-        for source in sources:
-            readers.setdefault(source, []).append(name)
-    ready = [(-paths[name], places[name], name) for name, sources in unmet.items() if not sources]
-    heapq.heapify(ready)
-    begins: dict[str, float] = {}
-    running: list[tuple[float, str, int]] = []
-    now, free, busy = 0.0, workers, 0.0
-    while len(begins) < len(by_id) or running:
+    return _Greedy([node for node in nodes if node.id not in cached], seconds, workers, width, parts).run()
+
+
+@dataclass
+class _Shared:
+    """The parts of a node at work: how many nobody has begun, who makes one now, and helpers; ``seconds`` of each."""
+
+    left: int
+    seconds: float
+    made_now: int = 0
+    helpers: int = 0
+    waits: bool = False  # the node's own worker has nothing left to begin
+
+
+@dataclass(order=True)
+class _Worker:
+    """A worker that is at a node until ``time``: of a wide node all of its workers."""
+
+    time: float
+    place: int  # in the order of what was begun
+    name: str = field(compare=False)
+    until: float = field(compare=False, default=math.inf)  # when it begins no further part, of a helper
+    in_part: bool = field(compare=False, default=False)
+
+
+class _Greedy:
+    """The state of :func:`greedy`: what is ready, who is at what, and when."""
+
+    def __init__(
+        self, nodes: Sequence[Node], seconds: Mapping[str, float], workers: int, width: Callable[[Node], int],
+        parts: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self.seconds, self.workers, self.parts = seconds, workers, parts
+        self.paths, self.by_id = longest_paths(nodes, seconds), {node.id: node for node in nodes}
+        self.width = {name: min(width(node), workers) for name, node in self.by_id.items()}
+        self.places = {name: place for place, name in enumerate(self.by_id)}
+        self.unmet = {name: self.by_id.keys() & set(node.needs.values()) for name, node in self.by_id.items()}
+        self.readers: dict[str, list[str]] = {}
+        for name, sources in self.unmet.items():
+            for source in sources:
+                self.readers.setdefault(source, []).append(name)
+        self.ready = [self._urgent(name) for name, sources in self.unmet.items() if not sources]
+        heapq.heapify(self.ready)
+        self.begins: dict[str, float] = {}
+        self.running: list[_Worker] = []
+        self.shared: dict[str, _Shared] = {}
+        self.now, self.free, self.busy, self.begun, self.ended = 0.0, workers, 0.0, 0, 0
+
+    def run(self) -> WallTime:
+        while self.ended < len(self.by_id):
+            self._hand_out()
+            self._lend()
+            worker = heapq.heappop(self.running)
+            self.now = worker.time
+            if worker.name in self.shared:
+                self._of_parts(worker, self.shared[worker.name])
+            elif worker.until < math.inf:  # what it was to help with has ended
+                self.free += 1
+            else:
+                self._end(worker.name)
+        return WallTime(self.now, self.begins, self.busy, self.workers)
+
+    def _urgent(self, name: str) -> tuple[float, int, str]:
+        return -self.paths[name], self.places[name], name
+
+    def _hand_out(self) -> None:
         too_wide = []
-        while ready and free:
-            *_, name = urgent = heapq.heappop(ready)
-            if (wide := min(width(by_id[name]), workers)) > free:
+        while self.ready and self.free:
+            *_, name = urgent = heapq.heappop(self.ready)
+            if (wide := self.width[name]) > self.free:
                 too_wide.append(urgent)
                 continue
-            free -= wide
-            busy += wide * seconds[name]
-            begins[name] = now
-            heapq.heappush(running, (now + seconds[name], name, wide))
+            spent, count = self.seconds[name], self.parts.get(name, 1)
+            self.free -= wide
+            self.busy += wide * spent
+            self.begins[name] = self.now
+            if count > 1 and spent > OTHER:
+                self.shared[name] = _Shared(count, (spent - OTHER) / count)
+                spent = OTHER
+            self._at(name, spent)
         for urgent in too_wide:
-            heapq.heappush(ready, urgent)
-        now, ended, wide = heapq.heappop(running)
-        free += wide
-        for name in readers.get(ended, ()):
-            unmet[name].discard(ended)
-            if not unmet[name]:
-                heapq.heappush(ready, (-paths[name], places[name], name))
-    return WallTime(now, begins, busy, workers)
+            heapq.heappush(self.ready, urgent)
+
+    def _at(self, name: str, spent: float, until: float = math.inf, *, in_part: bool = False) -> None:
+        self.begun += 1
+        heapq.heappush(self.running, _Worker(self.now + spent, self.begun, name, until, in_part))
+
+    def _lend(self) -> None:
+        """Let workers without a node help, as :class:`dinoskip.pipeline.scheduling.Schedule` does."""
+        for name in sorted(self.shared, key=self._urgent):
+            shared = self.shared[name]
+            while self.free and shared.left > shared.helpers:
+                self.free -= 1
+                shared.helpers += 1
+                self._at(name, OTHER, self.now + OTHER + HELPING)
+
+    def _of_parts(self, worker: _Worker, shared: _Shared) -> None:
+        """A worker of a divided node has made a part, or has come to its first one."""
+        shared.made_now -= worker.in_part
+        if shared.left and self.now <= worker.until:
+            shared.left, shared.made_now = shared.left - 1, shared.made_now + 1
+            self._at(worker.name, shared.seconds, worker.until, in_part=True)
+            return
+        if worker.until < math.inf:
+            shared.helpers -= 1
+            self.free += 1
+        else:
+            shared.waits = True
+        if shared.waits and not shared.made_now:
+            del self.shared[worker.name]
+            self._end(worker.name)
+
+    def _end(self, name: str) -> None:
+        self.ended += 1
+        self.free += self.width[name]
+        for reader in self.readers.get(name, ()):
+            self.unmet[reader].discard(name)
+            if not self.unmet[reader]:
+                heapq.heappush(self.ready, self._urgent(reader))

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import eval.knn.evaluation
+import eval.knn.memory
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import ExportSettings, FeatureWindows, Transform, export
@@ -46,7 +47,7 @@ def test_parts_of_several_processes_are_the_files_of_one(
     backbone, transform = tiny_vit(8, 16, 3), Transform(mode="center_crop", size=16)
     sets = {split: images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 7))}
     stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
-    monkeypatch.setattr(eval.knn.evaluation, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 18)  # two blocks at once
+    monkeypatch.setattr(eval.knn.memory, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 18)  # two blocks at once
     monkeypatch.setattr(eval.knn.evaluation, "queries_together", lambda *_: 2)
     monkeypatch.setattr(eval.knn.evaluation, "QUERIES", 5)
 
@@ -127,7 +128,7 @@ def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(eval.knn.evaluation, "knn_predictions", predictions)
     whole = rows("whole")
-    monkeypatch.setattr(eval.knn.evaluation, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 15)
+    monkeypatch.setattr(eval.knn.memory, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 15)
     assert rows("parts") == whole
     assert together == [3, 2, 1]
     assert read_records(tmp_path / "parts").keys() == read_records(tmp_path / "whole").keys()

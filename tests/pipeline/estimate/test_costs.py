@@ -19,6 +19,7 @@ from dinoskip.pipeline.storage import readers_of
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
 from dinoskip.settings.config import RawConfig
 from dinoskip.settings.flops import dino_step_flops
+from dinoskip.settings.tasks import task
 from dinoskip.settings.vit_config import VitConfig
 from eval.tokencut.memory import drawn_bytes, peak_bytes
 
@@ -183,6 +184,20 @@ def test_memory_is_that_of_the_rule_which_bounds_it() -> None:
     assert {cost.memory for cost in windows if cost.stage == "tokencut"} == {peak + 3e9 for peak in cut}
     assert {cost.memory for cost in made if cost.stage == "gallery"} == {drawn_bytes(384)}
     assert not any(cost.memory for cost in made if cost.stage in {"pretrain", "report"})
+
+
+def test_memory_of_features_of_all_images_follows_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k-NN of ImageNet: 1.33 million class tokens of 384 channels, three copies in float32, as many blocks as fit."""
+    read = [(1_281_167, 196, 384, 12), (50_000, 196, 384, 12)]
+    one_block = 3 * 4 * 384 * 1_331_167
+    for limit, blocks in (("4", 1), ("30", 2), ("1000", 12)):  # GiB; of 4 half is less than one block
+        monkeypatch.setenv("DINOSKIP_MEMORY", limit)
+        assert task("knn").held(None, read) == blocks * one_block
+    probe = [(1464, 784, 384, 12), (1449, 784, 384, 12)]
+    stored, targets = 2 * 1464 * 784 * 384 * 12, 4 * 1464 * 784 * 256
+    for limit, most in (("4", 2**30), ("64", 2 * stored + targets)):  # of 4: neither fits but a quarter for targets
+        monkeypatch.setenv("DINOSKIP_MEMORY", limit)
+        assert task("probe").held(None, probe) == most
 
 
 @pytest.mark.parametrize("usable", [10**6, 10**12])

@@ -9,8 +9,11 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.io.files import write_text
-from dinoskip.pipeline.estimate.wall import greedy
+from dinoskip.io.parts import HELPING, IMAGES
+from dinoskip.pipeline.estimate.wall import OTHER, greedy, node_parts
+from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
 
 
@@ -39,6 +42,39 @@ def test_wide_nodes_wait_for_all_their_workers_and_small_ones_pass() -> None:
 def test_what_is_cached_takes_no_time() -> None:
     whole = greedy(nodes(), SECONDS, 2, cached={"train/b", "eval/b1"})
     assert (whole.seconds, whole.busy) == (14.0, 22.0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_workers_without_a_node_make_parts_of_a_large_one(workers: int) -> None:
+    """All begin after as long; a helper comes back after its time, and begins once more."""
+    large, part = Node("large", "eval", {}), 10.0
+    seconds, parts = {"large": OTHER + 100 * part}, {"large": 100}
+    whole = greedy([large], seconds, workers, parts=parts)
+    fewest = OTHER + 100 * part / workers
+    again = OTHER * (1 + (whole.seconds - OTHER) // HELPING) + part
+    assert fewest <= whole.seconds <= (fewest + again if workers > 1 else fewest)
+    assert whole.busy == seconds["large"]
+    assert greedy([large], seconds, workers).seconds == seconds["large"]
+
+
+def test_a_node_that_becomes_ready_has_a_worker_when_a_helper_comes_back() -> None:
+    """It is ready after 50 s, while the other worker helps; with its own worker it would be at work then."""
+    every = [Node("large", "eval", {}), Node("first", "train", {}), Node("second", "eval", {}, {"run": "first"})]
+    seconds = {"large": OTHER + 5000.0, "first": 50.0, "second": 100.0}
+    whole = greedy(every, seconds, 3, parts={"large": 500})
+    assert 50.0 <= whole.begins["second"] <= OTHER + HELPING + 10.0
+    assert whole.seconds < 0.5 * seconds["large"]
+    assert whole.busy == sum(seconds.values())
+
+
+def test_parts_are_those_of_the_scored_images(tmp_path: Path) -> None:
+    write_text(tmp_path / "tiny.yaml", TINY.replace("images: 16", "images: 600"))
+    study, variants = load_study(str(tmp_path / "tiny.yaml"), [])
+    nodes, images = build_nodes(study, variants), StudyImages(study)
+    parts = node_parts(images, nodes)
+    of_cuts = {parts[node.id] for node in nodes if node.stage == "tokencut"}
+    assert of_cuts == {-(-images.count("scenes", "trainval", "detection") // IMAGES)}
+    assert not {node.id for node in nodes if node.stage in {"pretrain", "probe", "features"}} & parts.keys()
 
 
 def test_plan_says_hours_memory_disk_and_what_it_does_not_know(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from dinoskip.io.parts import IMAGES
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from dinoskip_dense import objects
@@ -55,6 +56,7 @@ TASK = EvaluationTask(
     hub="object-detection",
     pairwise=True,
     memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
+    part=IMAGES,
     version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from dinoskip.io.parts import IMAGES
 from dinoskip.settings.fields import READ_AT, Facets, Names
 from dinoskip.settings.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from dinoskip_dense import saliency
@@ -45,6 +46,7 @@ TASK = EvaluationTask(
     hub="image-segmentation",
     pairwise=True,
     memory=lambda _, tokens, channels: peak_bytes(tokens, channels),
+    part=IMAGES,
     version=3,
     resumes=True,
     not_in_key=("datasets", "split", "facet"),

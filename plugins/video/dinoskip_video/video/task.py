@@ -35,5 +35,6 @@ TASK = EvaluationTask(
     baselines=("first mask",),
     look={"short_side": 224},
     pictures=StripPictures("strips", "frames.jpg"),
+    part=67,  # frames of a video: DAVIS 2017 has 1,999 of 30 videos
     version=3,
 )
