@@ -45,13 +45,14 @@ def four_threads() -> Executor:
     return ThreadPoolExecutor(4)
 
 
-def run(folder: Path, engine: ForeignWorkers | None = None, **settings: object) -> list[str]:
+def run(folder: Path, engine: ForeignWorkers | None = None, memory: float = 0.0, **settings: object) -> list[str]:
     """Make one node; return who made which part, by its number."""
     mark = folder / "mark"
     mark.mkdir(parents=True, exist_ok=True)
     node = Node("shared/a", "shared", settings, runtime={"mark": str(mark)}, variant="a")
     spread = None if engine is None else lambda: Spread(engine)
-    Runner(folder / "study", [node], STAGES, device="cpu").run({"shared/a"}, spread)
+    bounded = {"shared/a": memory}
+    Runner(folder / "study", [node], STAGES, device="cpu", memory=lambda: bounded).run({"shared/a"}, spread)
     return sorted(path.name.rsplit("-", 1)[0] for path in mark.iterdir())
 
 
@@ -72,6 +73,14 @@ def test_workers_that_are_free_make_parts_of_a_node(tmp_path: Path) -> None:
     for study in ("alone", "spread"):
         assert not find_below(tmp_path / study, "*-parts*"), "parts go when the node is published"
         assert len(hashes(tmp_path / study / "study")) == 1
+
+
+@pytest.mark.parametrize(("needed", "most"), [(4.0, 2), (6.0, 1)])
+def test_each_worker_at_a_node_needs_its_memory(tmp_path: Path, needed: float, most: int) -> None:
+    engine = ForeignWorkers(f"{__name__}:four_threads", None)
+    engine.memory = 10
+    assert len(run(tmp_path, engine, memory=needed)) == COUNT
+    assert len({path.name.rsplit("-", 1)[1] for path in (tmp_path / "mark").iterdir()}) == most
 
 
 def test_a_helper_that_fails_takes_nothing_along(tmp_path: Path) -> None:
