@@ -119,6 +119,7 @@ def test_a_dry_run_of_a_spread_study_makes_nothing(
     assert not (tmp_path / "runs/small/stages").exists()
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.slow  # a study twice, and processes that import everything
 def test_a_study_spread_over_slurm_has_the_rows_of_one_process(
     study: Path, slurm: RunningSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -148,6 +149,7 @@ def test_a_study_spread_over_slurm_has_the_rows_of_one_process(
     assert (tmp_path / "spread/small/report/index.html").is_file()
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.slow  # processes that import everything
 def test_a_leader_that_was_killed_finds_its_jobs_again(study: Path, slurm: RunningSlurm, tmp_path: Path) -> None:
     words = [str(study), f"output={tmp_path / 'runs'}", "--until", "pretrain"]
@@ -165,6 +167,7 @@ def test_a_leader_that_was_killed_finds_its_jobs_again(study: Path, slurm: Runni
     assert len(slurm.jobs()) == before, "both trainings were in the queue or done"
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.slow  # processes that import everything
 def test_sigterm_to_a_leader_in_the_background_stops_all_jobs(
     study: Path, slurm: RunningSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
