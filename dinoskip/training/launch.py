@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from dinoskip.errors import ConfigError, Preempted
 from dinoskip.io.files import MANIFEST, MAX_JSON, find_below, read_json, read_regular, write_json, write_text
@@ -27,6 +27,8 @@ from dinoskip.settings.config import Config
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\n\r]+$")]
+Named = Annotated[Word, BeforeValidator(lambda given: str(given) if type(given) is int else given)]
+"""A word that may be a number, which YAML reads as one: ``card: 4090``, ``mem: 4000``."""
 Time = Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
 Run = Callable[[Sequence[str]], str]
 
@@ -41,11 +43,11 @@ class ClusterConfig(Config):
     nodes: int = Field(1, ge=1)
     gpus_per_node: int = Field(1, ge=0)
     cpus_per_task: int = Field(8, ge=1, description="cores of each process, for reading images")
-    mem: Word | None = Field(None, description="memory of a node, such as 200G")
+    mem: Named | None = Field(None, description="memory of a node, such as 200G")
     time: Time = Field("24:00:00", description="as sbatch takes it: minutes, h:mm:ss or d-hh:mm:ss")
     grace: int = Field(180, ge=10, le=3600, description="seconds before the end at which the job is told to save")
     jobs: int = Field(8, ge=1, description="most jobs at once of a study that is spread (submit --spread)")
-    card: Word | None = Field(None, description="the GPUs, for `plan --cluster`: a100, h100, h200, l40s or 4090")
+    card: Named | None = Field(None, description="the GPUs, for `plan --cluster`: a100, h100, h200, l40s or 4090")
     max_requeues: int = Field(20, ge=0, description="times that a job which gets on is put back into the queue")
     setup: tuple[Line, ...] = Field((), description="shell lines before the run: modules, environment variables")
     sbatch: tuple[Line, ...] = Field((), description="more options of sbatch, such as --exclusive")

@@ -82,7 +82,7 @@ def test_plan_says_hours_memory_disk_and_what_it_does_not_know(
 ) -> None:
     write_text(tmp_path / "tiny.yaml", TINY + f"output: {tmp_path / 'runs'}\n")
     hours = {}
-    for card in ("h100", "a100", "b300"):
+    for card in ("h100", "a100", "4090", "b300"):  # YAML reads 4090 as a number
         write_text(tmp_path / f"{card}.yaml", f"{{gpus_per_node: 4, jobs: 3, mem: 64G, card: {card}}}")
         words = ["plan", str(tmp_path / "tiny.yaml"), "--cluster", str(tmp_path / f"{card}.yaml")]
         assert main([*words, "--json"]) == 0
@@ -95,5 +95,5 @@ def test_plan_says_hours_memory_disk_and_what_it_does_not_know(
         assert ("not known" in said["about"]) is (card == "b300")
         assert main(words) == 0
         assert "16.0 GB" in capsys.readouterr().out
-    assert hours["h100"] < hours["a100"]
+    assert hours["h100"] < hours["a100"] < hours["4090"]
     assert hours["b300"] == hours["h100"]
