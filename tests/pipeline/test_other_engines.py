@@ -176,6 +176,7 @@ def test_sigterm_to_a_leader_in_the_background_stops_all_jobs(
         str(study),
         f"output={tmp_path / 'runs'}",
         "pretrain.epochs=4000",
+        "pretrain.checkpoint_every_steps=5",  # else the first checkpoint comes after minutes
         "--cluster",
         str(tmp_path / "cluster.yaml"),
     ]
