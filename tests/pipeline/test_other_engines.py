@@ -187,6 +187,7 @@ def test_sigterm_to_a_leader_in_the_background_stops_all_jobs(
         assert time.monotonic() < until
         time.sleep(0.2)
     os.kill(process, signal.SIGTERM)
+    until = time.monotonic() + PATIENCE
     while {"PENDING", "RUNNING"} & set(slurm.jobs().values()):
         assert time.monotonic() < until
         time.sleep(0.2)
