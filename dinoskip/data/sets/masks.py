@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from dinoskip.data.class_lists import ListedClasses, listed_classes, may_be_heading
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.label_values import LabelValues
-from dinoskip.data.listing import name_key, read_text
+from dinoskip.data.listing import name_key
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
@@ -26,15 +28,18 @@ MAX_LABELS = 16 << 20  # bytes of a JSON of labels
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Class names of a list, one a line; :class:`DataError` if it is missing, empty, repeating or too long."""
-    names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
-    if comment := next((name for name in names if name.startswith("#")), ""):  # every class after it would be another
-        raise DataError(
-            f"{path}: {comment[:60]!r} is a comment, not the name of a class", "one class a line, no others"
-        )
-    if not names or len(set(names)) != len(names) or len(names) > 255:
+    """Class names of a list, one a line, as :func:`dinoskip.data.class_lists.listed_classes` reads them.
+
+    Raises :class:`DataError` if it is missing, empty, repeating or too long, or has a line that is no class.
+    """
+    return _different(path).names
+
+
+def _different(path: Path) -> ListedClasses:
+    listed = listed_classes(path)
+    if not listed.names or len(set(listed.names)) != len(listed.names) or len(listed.names) > 255:
         raise DataError(f"{path}: expected 1 to 255 different class names, one a line")
-    return names
+    return listed
 
 
 def read_listed_labels(path: Path) -> ClassMap:
@@ -53,6 +58,13 @@ def read_listed_labels(path: Path) -> ClassMap:
     table = class_map((), ignored=(IGNORE,)).table
     table[: len(names)] = np.where(scored, np.cumsum(scored) - 1, IGNORE)
     return ClassMap(tuple(name for name, kept in zip(names, scored, strict=True) if kept), table)
+
+
+def _reading_of(numbers: Sequence[int]) -> str:
+    """The setting that reads masks of these values."""
+    if tuple(numbers) == tuple(range(numbers[0], numbers[0] + len(numbers))):
+        return f"first_value={numbers[0]}"
+    return f"values=[{','.join(map(str, numbers))}]"
 
 
 _ENOUGH, _MOST_PIXELS = 5, 0.5  # masks, and their share that what is left of images mostly has
@@ -77,6 +89,34 @@ def background_unlisted(values: LabelValues) -> Finding | None:
     return Finding("background-unlisted", "doubtful", f"{text}, and no mask has {names[-1]}, the last class", remedy)
 
 
+def background_elsewhere(values: LabelValues) -> Finding | None:
+    """A list that names the background behind other classes, of masks whose value 0 is the background."""
+    names, whole = values.names, values.read - values.unreadable
+    place = next((at for at, name in enumerate(names) if name.strip().lower() in _BACKGROUND), 0)
+    if whole < _ENOUGH or not place or values.numbers[0] != 0 or values.files[0] < whole:
+        return None
+    share, named = (values.pixels[at] / max(sum(values.pixels), 1) for at in (0, values.numbers.index(place)))
+    if share <= _MOST_PIXELS or named >= share:
+        return None
+    text = (
+        f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels, while {names[place]} "
+        f"is class {place} of the list"
+    )
+    return Finding("background-elsewhere", "doubtful", text, "if 0 is the background: name it first in the list")
+
+
+_BACKGROUND = frozenset({"background", "bg", "_background_"})  # others, such as other, may be classes among many
+
+
+def heading(values: LabelValues) -> Finding | None:
+    """A first class that may be the name of the list's column, with a last class that no mask has."""
+    names = values.names
+    if len(names) < 3 or not may_be_heading(names[0]) or names[-1] not in values.never_seen:
+        return None
+    text = f"the first class is called {names[0]}, as columns of names are, and no mask has {names[-1]}, the last class"
+    return Finding("list-heading", "doubtful", text, "if it is no class: remove the first line of the list")
+
+
 class MasksConfig(TrainSubset, PairedMasks):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
@@ -85,7 +125,7 @@ class MasksConfig(TrainSubset, PairedMasks):
     masks may have an ending after the image's, and other formats without loss are read where there are no PNGs.
     """
 
-    signatures = (object_as_void, background_unlisted)
+    signatures = (object_as_void, heading, background_unlisted, background_elsewhere)
     kind: Literal["masks"] = "masks"
     root: str = Field(description="folder that the paths below are relative to")
     images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
@@ -132,7 +172,14 @@ class MasksConfig(TrainSubset, PairedMasks):
         colours = read_colours(path) if path.is_file() else find_colours(root)
         if colours is not None:
             return colours
-        names = read_classes(path)
+        names, numbers = _different(path)
+        meant = self.values or tuple(range(first, first + len(names)))
+        if numbers and numbers != meant and len(meant) == len(names):
+            raise DataError(
+                f"{path}: numbers its classes {numbers[0]} to {numbers[-1]}, but they are read as {meant[0]} to "
+                f"{meant[-1]}",
+                f"if these are the values in masks: {_reading_of(numbers)}; else list the names alone",
+            )
         if self.values:
             return self._of_values(names, path)
         if first + len(names) > 255:

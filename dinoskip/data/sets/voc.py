@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from dinoskip.data.class_lists import listed_classes
 from dinoskip.data.colours import find_colours
 from dinoskip.data.detection import DetectionDataset, dominant_labels, read_voc_xml
 from dinoskip.data.folders import ImageFolder
@@ -59,7 +60,12 @@ def class_names(folder: Path) -> tuple[str, ...]:
     if not path.exists():
         coloured = find_colours(folder)
         return VOC_CLASSES if coloured is None else tuple(name for name in coloured.names if name != BACKGROUND)
-    names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
+    names, numbers = listed_classes(path)
+    if numbers and numbers != tuple(range(1, len(names) + 1)):
+        raise DataError(
+            f"{path}: numbers its classes {numbers[0]} to {numbers[-1]}, but the first line is value 1 of masks",
+            "list the names alone, without the background, in the order of their values",
+        )
     if not names or len(set(names)) != len(names) or BACKGROUND in names or len(names) > 254:
         raise DataError(f"{path}: expected 1 to 254 different class names, one a line, without {BACKGROUND!r}")
     return names

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from dinoskip.data.class_lists import listed_classes
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.label_values import LabelValues
-from dinoskip.data.listing import list_folder, list_images, read_text
+from dinoskip.data.listing import list_folder, list_images
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.signatures import Finding, is_background
@@ -52,8 +53,10 @@ def read_names(root: Path, given: str | None = None) -> ClassList:
             "write classes.txt, a class name a line in the order of the numbers",
         )
     if path.suffix not in {".yaml", ".yml"}:
-        lines = read_text(path, "list of classes").splitlines()
-        return ClassList(tuple(line.strip() for line in lines if line.strip()))
+        listed = listed_classes(path)
+        if listed.numbers and listed.numbers != tuple(range(listed.numbers[0], listed.numbers[0] + len(listed.names))):
+            raise DataError(f"{path}: the numbers of its classes do not ascend by one", "list the names alone")
+        return ClassList(listed.names)
     try:
         tree: dict[str, Any] = read_yaml(path).tree
     except ConfigError as error:
