@@ -12,10 +12,39 @@ from typing import NamedTuple
 from dinoskip.data.listing import read_text
 from dinoskip.errors import DataError
 
-_NOUNS = frozenset("class classes classname classnames name names label labels category categories".split())
+_NOUNS = frozenset(
+    ["class", "classes", "classname", "classnames", "name", "names", "label", "labels", "category", "categories"]
+)
 _BESIDE = frozenset(
-    """id ids idx index indices value values number numbers num no color colour colors colours rgb r g b red green
-    blue hex supercategory description pixel trainid""".split()
+    [
+        "id",
+        "ids",
+        "idx",
+        "index",
+        "indices",
+        "value",
+        "values",
+        "number",
+        "numbers",
+        "num",
+        "no",
+        "color",
+        "colour",
+        "colors",
+        "colours",
+        "rgb",
+        "r",
+        "g",
+        "b",
+        "red",
+        "green",
+        "blue",
+        "hex",
+        "supercategory",
+        "description",
+        "pixel",
+        "trainid",
+    ]
 )
 _MAY_BE_CLASSES = frozenset({"name", "label"})
 """Words that stand over a list, and that are classes of forms and of parcels, too: alone they decide nothing."""
@@ -72,3 +101,11 @@ def _count_lines(listed: ListedClasses, lines: list[str]) -> bool:
         return False
     only_spaces = not any(re.search(r"[:;,\t=|.)]", line) for line in lines)
     return not only_spaces or numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def is_background(name: str) -> bool:
+    """Whether a class of a list is what is left of an image, by its name."""
+    return name.strip(" _-").lower() in _BACKGROUNDS
+
+
+_BACKGROUNDS = frozenset({"background", "bg", "void", "unlabeled", "unlabelled", "ignore", "ignored", "none", "other"})

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import evenly_spread
+from dinoskip.data.mask_shapes import MaskShapes
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, SegmentationDataset, class_map
 from dinoskip.data.turns import BorderedMaps, TurnLevels, turn_levels
 from dinoskip.errors import DataError, guard
 from dinoskip.io.files import hash_of
 from dinoskip.io.images import read_depth, read_mask, stored_geometry
 
-VERSION = 4
+VERSION = 5
 """Of what is counted: part of the key under which it is kept."""
 MOST = 5000
 """Label files of a split that are read, of more an even sample: 1,000 masks of 500 × 375 take about 2 s on one core."""
@@ -90,6 +91,12 @@ class LabelValues:
     images, ``swapped`` those of them that are as high as these are wide. Of
     ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class. ``sums``
     are (split, name, sum over items) of :class:`MeasuredLabels`.
+
+    Of at most :data:`MOST_DEEP` masks: ``in_order[k]`` counts those whose values, but for 0 and 255, are just 1 to k,
+    of ``with_objects`` that have any. ``enclosed`` of ``with_background`` masks have a background, by its name in the
+    list, that hardly touches the rim of the image. Of ``border`` pixels with another value among their eight
+    neighbours, ``graded[v]`` have a value v that lies between others nearby and is less than 3 pixels wide there;
+    ``solid[v]`` pixels of v lie in squares of three.
     """
 
     label: str
@@ -123,6 +130,13 @@ class LabelValues:
     unit_boxes: int = 0
     objects: tuple[int, ...] = ()
     sums: tuple[tuple[str, str, float], ...] = ()
+    in_order: tuple[int, ...] = (0,) * _VALUES
+    with_objects: int = 0
+    enclosed: int = 0
+    with_background: int = 0
+    border: int = 0
+    graded: tuple[int, ...] = (0,) * _VALUES
+    solid: tuple[int, ...] = (0,) * _VALUES
 
     def summed(self, name: str, split: str | None = None) -> float:
         """Return the sum of this name, over all splits or of one; 0 without it."""
@@ -147,16 +161,19 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "sums",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "sums", "with_objects", "enclosed",
+            "with_background", "border",
         )  # fmt: skip
+        tables = ("files", "pixels", "heights", "in_order", "graded", "solid")
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit")
         return replace(
             self,
             splits=self.splits + other.splits,
-            files=tuple(a + b for a, b in zip(self.files, other.files, strict=True)),
-            pixels=tuple(a + b for a, b in zip(self.pixels, other.pixels, strict=True)),
-            heights=tuple(a + b for a, b in zip(self.heights, other.heights, strict=True)),
             objects=tuple(a + b for a, b in zip(self.objects, other.objects, strict=False)),
+            **{
+                name: tuple(a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True))
+                for name in tables
+            },
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             **{name: getattr(self, name) or getattr(other, name) for name in firsts},
         )
@@ -334,6 +351,7 @@ class _Counting:
         self.compared, self.differing = 0, list[str]()
         self.heights, self.with_heights = np.zeros(_VALUES), 0
         self.misfits, self.swapped = list[str](), 0
+        self.shapes = MaskShapes(empty.names, empty.numbers)
 
     def over(self, chosen: Sequence[int]) -> LabelValues:
         """Read the files at these positions."""
@@ -353,7 +371,7 @@ class _Counting:
             first_foreign=next(iter(self.foreign), ""), compared=self.compared,
             agreeing=self.compared - len(self.differing), first_differing=next(iter(self.differing), ""),
             heights=tuple(self.heights.tolist()), with_heights=self.with_heights, misfits=len(self.misfits),
-            swapped=self.swapped, first_misfit=next(iter(self.misfits), ""),
+            swapped=self.swapped, first_misfit=next(iter(self.misfits), ""), **self.shapes.counts(),
         )  # fmt: skip
 
     def _add(self, index: int, labels: NDArray[np.uint8]) -> None:
@@ -371,6 +389,7 @@ class _Counting:
             self._add_rim(labels)
         if self.with_heights < MOST_DEEP:
             self._add_heights(labels, counts)
+            self.shapes.add(labels, held)
         if self.named is not None and self.compared < MOST_DEEP:
             self._compare(index, held)
 

@@ -46,7 +46,8 @@ class TurnLevels:
 
     A level is how well labels of a file, turned, follow its photograph; ``gains`` is how much better they do as they
     are. Files whose sides differ have no turns that swap them. ``strays`` counts the files that by themselves follow
-    far better in that turn, ``first_strays`` names one of each. ``by``: what has the borders.
+    far better in that turn, ``first_strays`` names one of each. ``each`` has the levels of all other files as they
+    are, ``names`` their names. ``by``: what has the borders.
     """
 
     files: tuple[int, ...] = (0,) * 8
@@ -55,6 +56,8 @@ class TurnLevels:
     strays: tuple[int, ...] = (0,) * 8
     first_strays: tuple[str, ...] = ("",) * 8
     by: Borders = "masks"
+    each: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __add__(self, other: TurnLevels) -> TurnLevels:
         def added(mine: tuple[Any, ...], its: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,6 +67,7 @@ class TurnLevels:
         return TurnLevels(
             added(self.files, other.files), added(self.levels, other.levels), added(self.gains, other.gains),
             added(self.strays, other.strays), firsts, self.by if any(self.files) else other.by,
+            self.each + other.each, self.names + other.names,
         )  # fmt: skip
 
     def level(self, turn: int) -> float:
@@ -100,6 +104,7 @@ def _of_one(levels: NDArray[np.float64], name: str, by: Borders) -> TurnLevels:
     return TurnLevels(
         tuple(known.astype(int).tolist()), tuple(np.where(known, levels, 0.0).tolist()), tuple(gains.tolist()),
         tuple(stray.astype(int).tolist()), tuple(name if one else "" for one in stray.tolist()), by,
+        *(((), ()) if stray.any() else ((float(levels[0]),), (name,))),
     )  # fmt: skip
 
 

@@ -80,15 +80,28 @@ def check_shapes(expected: Mapping[str, Shape], given: Mapping[str, Shape], wher
 
 
 def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
-    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``expected``, all finite."""
+    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``expected``, all finite.
+
+    Integers are refused where ``expected`` has fractions.
+    """
     check_shapes(
         {name: tensor.shape for name, tensor in expected.items()},
         {name: tensor.shape for name, tensor in state.items()},
         where,
     )
+    whole = [name for name, tensor in expected.items() if tensor.is_floating_point() and not _has_fractions(state[name])]
+    if whole:  # without their scale they are no weights, and cast to 8 bits most small ones are 0
+        raise WeightsError(
+            f"{where}: integers where weights are expected: {'; '.join(listed(whole, 'tensors'))}",
+            "a quantised network has scales beside them: export it in float16 or float32",
+        )
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def check_network(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:

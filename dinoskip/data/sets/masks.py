@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.class_lists import ListedClasses, listed_classes, may_be_heading
+from dinoskip.data.class_lists import ListedClasses, is_background, listed_classes, may_be_heading
 from dinoskip.data.colours import find_colours, read_colours
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.label_values import LabelValues
@@ -18,7 +18,7 @@ from dinoskip.data.listing import name_key
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, found_names, pair
-from dinoskip.data.sets.signatures import Finding, is_background, object_as_void
+from dinoskip.data.sets.signatures import Finding, object_as_void
 from dinoskip.data.splits import split_path
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import read_regular
@@ -99,8 +99,8 @@ def background_elsewhere(values: LabelValues) -> Finding | None:
     if share <= _MOST_PIXELS or named >= share:
         return None
     text = (
-        f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels, while {names[place]} "
-        f"is class {place} of the list"
+        f"value 0, read as {names[0]}, is in every mask and has {100 * share:.0f} % of the pixels, while "
+        f"{names[place]} is class {place} of the list"
     )
     return Finding("background-elsewhere", "doubtful", text, "if 0 is the background: name it first in the list")
 

@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.class_lists import listed_classes
+from dinoskip.data.class_lists import is_background, listed_classes
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.listing import list_folder, list_images
 from dinoskip.data.schema import violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
-from dinoskip.data.sets.signatures import Finding, is_background
+from dinoskip.data.sets.signatures import Finding
 from dinoskip.data.sets.tool_shapes import DrawnImage, Shape, ShapesOfImage, tool_set
 from dinoskip.data.splits import split_path
 from dinoskip.data.tool_outlines import bounds_of_points
