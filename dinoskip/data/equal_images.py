@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -123,6 +124,38 @@ def common_images(scored: ImageFiles, fitted: ImageFiles) -> Common:
     every = len(pairs) == len(looked) and len(scored) == len(fitted) > 0
     same = every and {*map(scored.identity, range(len(scored)))} == {*map(fitted.identity, range(len(fitted)))}
     return Common(len(pairs), len(looked), len(scored), example, same)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Images of a split whose bytes are those of an image of another class: ``count`` of ``looked_at``."""
+
+    count: int
+    looked_at: int
+    example: tuple[str, str] = ("", "")
+
+
+def copies_in_classes(files: ImageFiles, labels: Sequence[int]) -> Copies:
+    """Return how many images, of an even sample of very many, are byte for byte in another class of ``labels`` too.
+
+    One file under several names counts. Raises :class:`DataError` for a file that cannot be read.
+    """
+    looked = np.array(evenly_spread(len(files), MOST), dtype=int)
+    sizes, counts = np.unique(files.sizes, return_counts=True)
+    mine = looked[np.isin(files.sizes[looked], sizes[counts > 1])]
+    rest = np.flatnonzero(np.isin(files.sizes, files.sizes[mine])).tolist()
+    with ThreadPoolExecutor(READERS) as pool:
+        for whole in (False, True):
+            alike = defaultdict[Any, list[int]](list)
+            for number, mark in zip(rest, _marks(pool, files, rest, whole=whole), strict=True):
+                alike[mark].append(number)
+            rest = [number for group in alike.values() if len({labels[n] for n in group}) > 1 for number in group]
+    found = np.intersect1d(mine, np.array(rest, dtype=int)).tolist()
+    if not found:
+        return Copies(0, len(looked))
+    group = next(group for group in alike.values() if found[0] in group)
+    other = next(number for number in group if labels[number] != labels[found[0]])
+    return Copies(len(found), len(looked), (files.shown(found[0]), files.shown(other)))
 
 
 def _equal(scored: ImageFiles, mine: Sequence[int], fitted: ImageFiles, theirs: Sequence[int]) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.equal_images import ImageFiles, copies_in_classes
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import evenly_spread
 from dinoskip.data.mask_shapes import MaskShapes
@@ -89,8 +90,10 @@ class LabelValues:
     whether it is of streets. ``turns`` says
     how well labels follow their photographs, turned in eight ways. ``misfits`` counts masks of another size than their
     images, ``swapped`` those of them that are as high as these are wide. Of
-    ``boxes``, ``unit_boxes`` lie in the first pixel of their images; ``objects`` counts those of each class. ``sums``
-    are (split, name, sum over items) of :class:`MeasuredLabels`.
+    ``boxes``, ``unit_boxes`` lie in the first pixel of their images, and ``flat_boxes`` have a side of less than a
+    pixel; ``objects`` counts those of each class. ``sums``
+    are (split, name, sum over items) of :class:`MeasuredLabels`. Of ``compared`` images with a class, ``copies`` lie in
+    another class, too.
 
     Of at most :data:`MOST_DEEP` masks: ``in_order[k]`` counts those whose values, but for 0 and 255, are just 1 to k,
     of ``with_objects`` that have any. ``enclosed`` of ``with_background`` masks have a background, by its name in the
@@ -128,6 +131,9 @@ class LabelValues:
     first_misfit: str = ""
     boxes: int = 0
     unit_boxes: int = 0
+    flat_boxes: int = 0
+    copies: int = 0
+    first_copy: str = ""
     objects: tuple[int, ...] = ()
     sums: tuple[tuple[str, str, float], ...] = ()
     in_order: tuple[int, ...] = (0,) * _VALUES
@@ -161,11 +167,11 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "sums", "with_objects", "enclosed",
-            "with_background", "border",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "flat_boxes", "copies", "sums",
+            "with_objects", "enclosed", "with_background", "border",
         )  # fmt: skip
         tables = ("files", "pixels", "heights", "in_order", "graded", "solid")
-        firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit")
+        firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit", "first_copy")
         return replace(
             self,
             splits=self.splits + other.splits,
@@ -235,7 +241,8 @@ def fingerprint(label: str, opened: Any, more: Sequence[str] = ()) -> str:
     meaning = [VERSION, label, list(empty.names), list(empty.numbers), getattr(opened, "per_metre", 0)]
     meaning += [bool(getattr(opened, "outdoor", False))]
     if isinstance(opened, LabelledFolder):
-        return hash_of([*meaning, list(more), [int(number) for number in opened.labels]])
+        images = ImageFiles.of(opened, opened.root).fingerprint
+        return hash_of([*meaning, list(more), [int(number) for number in opened.labels], images])
     files = opened.target_files
     one_for_all = len(files) != len(opened)
     looked_at = list(files) if one_for_all else [files[index] for index in _sample(opened)]
@@ -264,7 +271,11 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
     if isinstance(opened, LabelledFolder):
         counts = np.bincount(opened.labels, minlength=_VALUES)[:_VALUES]
         numbers = tuple(range(len(found.names)))
-        return replace(found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES])
+        copies = copies_in_classes(ImageFiles.of(opened, opened.root), opened.labels.tolist())
+        return replace(
+            found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES],
+            copies=copies.count, compared=copies.looked_at, first_copy=" = ".join(filter(None, copies.example)),
+        )  # fmt: skip
     if isinstance(opened, DepthMaps):
         return replace(_depths(found, opened, chosen), turns=turn_levels(opened, chosen))
     if isinstance(opened, MeasuredLabels):
@@ -277,7 +288,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
 
 
 def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) -> LabelValues:
-    count, unit, failed, each = 0, 0, list[str](), dict.fromkeys(found.names, 0)
+    count, unit, flat, failed, each = 0, 0, 0, list[str](), dict.fromkeys(found.names, 0)
     for index in chosen:
         try:
             objects = opened.objects(index)
@@ -288,9 +299,10 @@ def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) 
         for box in objects:
             each[box.label] += 1
         unit += sum(max(box.x2, box.y2) <= 1 for box in objects)
+        flat += sum(min(box.x2 - box.x1, box.y2 - box.y1) < 1 for box in objects)
     first = next(iter(failed), "")
     return replace(
-        found, boxes=count, unit_boxes=unit, unreadable=len(failed), first_unreadable=first,
+        found, boxes=count, unit_boxes=unit, flat_boxes=flat, unreadable=len(failed), first_unreadable=first,
         objects=tuple(each.values()),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from dinoskip.io.files import confined, hash_of, open_regular, read_regular, sha
 from dinoskip.io.images import EXTENSIONS
 from dinoskip.io.pixel_range import pixel_range
 from dinoskip.io.texts import decoded_text
+from dinoskip.runtime.console import log
 
 FULL_HASH_BYTES = 1 << 30  # more is known by a sample: hashing an ImageNet costs more than it protects from
 SAMPLED = "sampled-"
@@ -46,6 +48,27 @@ def nfc(name: str) -> str:
 def name_key(name: str) -> tuple[bytes, bytes]:
     """Sort key of a file name: its NFC UTF-8 bytes, then the bytes as stored (to separate NFC from NFD twins)."""
     return nfc(name).encode("utf-8", "surrogateescape"), name.encode("utf-8", "surrogateescape")
+
+
+LEFT_BY_TOOLS = frozenset(
+    {
+        "__macosx", "@eadir", "#recycle", "$recycle.bin", "lost+found", ".ipynb_checkpoints", ".appledouble",
+        ".thumbnails", ".trashes",
+    }
+)  # fmt: skip
+"""Folders, in lower case, that archivers, network drives and notebooks leave: their files are copies or thumbnails."""
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a file or folder of this name is not looked at: hidden ones, and :data:`LEFT_BY_TOOLS`."""
+    return name.startswith(".") or name.lower() in LEFT_BY_TOOLS
+
+
+@lru_cache(maxsize=1 << 10)
+def _say_once(root: Path, folders: tuple[str, ...]) -> None:
+    """Log the folders that were passed over once in a process: a set is listed several times."""
+    shown = ", ".join(folders[:3]) + (f" and {len(folders) - 3} more" if len(folders) > 3 else "")
+    log.info("%s: passed over what tools leave: %s", root, shown)
 
 
 def is_image_name(name: str) -> bool:
@@ -104,13 +127,14 @@ def list_folder(root: str | Path) -> FolderFiles:
     """List all files below ``root``, images sorted by :func:`name_key`, others as they come.
 
     Sub-folders are entered, linked ones too unless the link leads back to a folder on the way to it. Hidden files,
-    ``._`` files and hidden folders are passed over. An image has an extension of :data:`dinoskip.io.images.EXTENSIONS`.
+    ``._`` files and hidden folders are passed over, as are :data:`LEFT_BY_TOOLS`, which are logged. An image has an extension of :data:`dinoskip.io.images.EXTENSIONS`.
     Raises :class:`DataError` if ``root`` is missing or unreadable.
     """
     root = Path(root)
     require_folder(root, "a folder of images")
     images: list[str] = []
     others: list[str] = []
+    left: list[str] = []
     try:
         pending = [("", frozenset({_identity(str(root))}))]
         while pending:
@@ -118,7 +142,8 @@ def list_folder(root: str | Path) -> FolderFiles:
             with os.scandir(root / prefix) as entries:
                 for entry in entries:
                     name = prefix + entry.name
-                    if entry.name.startswith("."):
+                    if is_passed_over(entry.name):
+                        left += [name] if entry.name.lower() in LEFT_BY_TOOLS else []
                         continue
                     if entry.is_dir():
                         here = _identity(entry.path)
@@ -128,6 +153,8 @@ def list_folder(root: str | Path) -> FolderFiles:
                         (images if is_image_name(entry.name) else others).append(name)
     except OSError as error:
         raise DataError(f"{error.filename or root}: cannot be listed: {error.strerror}") from error
+    if left:
+        _say_once(root, tuple(sorted(left)))
     return FolderFiles(tuple(sorted(images, key=name_key)), tuple(others))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.listing import content_marks, is_image_name, name_key, nfc, prefix_of
+from dinoskip.data.listing import content_marks, is_image_name, is_passed_over, name_key, nfc, prefix_of
 from dinoskip.data.recognise.content import ImageContent, content_of
 from dinoskip.data.recognise.label_maps import find_label_maps
 from dinoskip.errors import DataError, DinoskipError, guard
@@ -194,7 +194,7 @@ def tar_names(folder: Path) -> tuple[str, ...]:
 def _holds_images(folder: Path) -> bool:
     with os.scandir(folder) as entries:
         return any(
-            not entry.name.startswith(".") and (entry.is_dir() or is_image_name(entry.name)) for entry in entries
+            not is_passed_over(entry.name) and (entry.is_dir() or is_image_name(entry.name)) for entry in entries
         )
 
 

@@ -89,7 +89,8 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
         {name: tensor.shape for name, tensor in state.items()},
         where,
     )
-    whole = [name for name, tensor in expected.items() if tensor.is_floating_point() and not _has_fractions(state[name])]
+    floats = [name for name, tensor in expected.items() if tensor.is_floating_point()]
+    whole = [name for name in floats if not (state[name].is_floating_point() or state[name].is_complex())]
     if whole:  # without their scale they are no weights, and cast to 8 bits most small ones are 0
         raise WeightsError(
             f"{where}: integers where weights are expected: {'; '.join(listed(whole, 'tensors'))}",
@@ -98,10 +99,6 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
-
-
-def _has_fractions(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def check_network(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:

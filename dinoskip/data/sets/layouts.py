@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dinoskip.data.listing import is_passed_over
 from dinoskip.data.recognise import recognise
 from dinoskip.data.recognise.published import PUBLISHED, PublishedLayout
 from dinoskip.errors import DataError
@@ -20,7 +21,7 @@ def nearest_layout(root: Path, kind: str) -> str | None:
     :func:`dinoskip.data.recognise.recognise`, in ``root`` itself.
     """
     try:
-        inside = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))[:50]
+        inside = sorted(entry for entry in root.iterdir() if entry.is_dir() and not is_passed_over(entry.name))[:50]
     except OSError:
         inside = []
     for folder in (root, *inside, root.parent):
