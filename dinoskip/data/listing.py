@@ -127,7 +127,8 @@ def list_folder(root: str | Path) -> FolderFiles:
     """List all files below ``root``, images sorted by :func:`name_key`, others as they come.
 
     Sub-folders are entered, linked ones too unless the link leads back to a folder on the way to it. Hidden files,
-    ``._`` files and hidden folders are passed over, as are :data:`LEFT_BY_TOOLS`, which are logged. An image has an extension of :data:`dinoskip.io.images.EXTENSIONS`.
+    ``._`` files and hidden folders are passed over, as are :data:`LEFT_BY_TOOLS`, which are logged. An image has an
+    extension of :data:`dinoskip.io.images.EXTENSIONS`.
     Raises :class:`DataError` if ``root`` is missing or unreadable.
     """
     root = Path(root)

@@ -244,7 +244,11 @@ def _near_verdict(one: SplitUse, near: NearCommon) -> DataVerdict:
     sampled = "" if near.share_of_other == 1 else f" looked at, beside {100 * near.share_of_other:.2g} % of the others,"
     all_alike = near.partners >= max(_PARTNERS, _PARTNER_SHARE * near.others)
     frames = near.count >= _LONG * near.runs
-    how = f"in {near.runs} runs, as frames of one recording are" if frames else "resized, mirrored or compressed again"
+    how = (
+        f"in {near.runs} runs, as frames of one recording are"
+        if frames
+        else "resized, mirrored, rotated or compressed again"
+    )
     text = (
         f"{one.scored}: {near.count} of {near.looked_at} scored images{sampled} look as images of {one.used} do, "
         f"{used}: {how}, such as {near.example[0]} and {near.example[1]}"

@@ -39,6 +39,9 @@ COPIES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "b.webp": lambda one: one.convert("L"),
     "c.png": lambda one: one.resize((64, 64)),
     "d.jpg": lambda one: one.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "e.jpg": lambda one: one.transpose(Image.Transpose.FLIP_TOP_BOTTOM).resize((100, 70)),
+    "f.jpg": lambda one: one.transpose(Image.Transpose.ROTATE_90),
+    "g.webp": lambda one: one.transpose(Image.Transpose.TRANSVERSE),
 }
 
 
