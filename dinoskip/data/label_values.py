@@ -308,12 +308,15 @@ def _boxes(found: LabelValues, opened: DetectionDataset, chosen: Sequence[int]) 
 
 
 def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> LabelValues:
-    counts, failed = np.zeros(65_536, dtype=np.int64), list[str]()
+    counts, failed, floors = np.zeros(65_536, dtype=np.int64), list[str](), Counter[str]()
     for index in chosen:
         try:
-            counts += np.bincount(read_depth(opened.depth_paths[index]).ravel(), minlength=65_536)
+            depth = read_depth(opened.depth_paths[index])
         except DataError as error:
             failed.append(str(error))
+            continue
+        counts += np.bincount(depth.ravel(), minlength=65_536)
+        floors.update(_floor(depth))
     counts[0] = 0
     quantiles: tuple[float, ...] = ()
     if total := int(counts.sum()):
@@ -322,7 +325,18 @@ def _depths(found: LabelValues, opened: DepthMaps, chosen: Sequence[int]) -> Lab
     return replace(
         found, read=len(chosen), unreadable=len(failed), first_unreadable=failed[0] if failed else "",
         quantiles=quantiles, per_metre=opened.per_metre, outdoor=bool(getattr(opened, "outdoor", False)),
+        sums=tuple((found.splits[0], name, float(value)) for name, value in sorted(floors.items())),
     )  # fmt: skip
+
+
+def _floor(depth: NDArray[np.uint16]) -> list[str]:
+    """Whether the lowest fifth of a map is nearer than the fifth in the middle, as floors and roads are."""
+    fifth = depth.shape[0] // 5
+    below, middle = depth[-fifth:], depth[2 * fifth : 3 * fifth]
+    if fifth < 1 or not below.any() or not middle.any():
+        return []
+    low, mid = (float(np.median(part[part > 0])) for part in (below, middle))
+    return [] if low == mid else ["floor nearer" if low < mid else "floor farther"]
 
 
 def _measured(found: LabelValues, opened: MeasuredLabels, chosen: Sequence[int]) -> LabelValues:

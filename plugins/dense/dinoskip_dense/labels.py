@@ -7,7 +7,7 @@ from functools import partial
 
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.sets.labels import Count, Label
-from dinoskip.data.sets.signatures import Finding, turned
+from dinoskip.data.sets.signatures import Finding, turned, unlike_photographs
 from dinoskip_dense.geometry import DepthDataset, NormalsDataset
 
 
@@ -70,6 +70,18 @@ def _scale(values: LabelValues) -> Finding | None:
     return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}{more}")
 
 
+_ENOUGH, _MOSTLY = 10, 0.8  # maps, and the share of them whose floor is farther: of 40 composed rooms none is
+
+
+def _inverse(values: LabelValues) -> Finding | None:
+    """Depth that grows towards the camera: inverse depth, disparity, or maps whose near and far were exchanged."""
+    near, far = values.summed("floor nearer"), values.summed("floor farther")
+    if near + far < _ENOUGH or far < _MOSTLY * (near + far):
+        return None
+    text = f"in {far:.0f} of {near + far:.0f} maps the lowest fifth is farther than the middle, where floors are nearer"
+    return Finding("inverse-depth", "doubtful", text, "if they are inverse depth or disparity: save distances")
+
+
 _STREET = ", or outdoor=true if these are streets"
 
 _FEW = 5  # files below which a share of them says little
@@ -117,7 +129,14 @@ def _unlike_depth(values: LabelValues) -> Finding | None:
 
 _HELD_OUT = (("train", "test"), ("train", "val"))
 DEPTH = Label(
-    "depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OUT, signatures=(_scale, turned), order=10
+    "depth",
+    "depth",
+    "depth",
+    "open_depth",
+    _metres,
+    seen_by=_HELD_OUT,
+    signatures=(_scale, _inverse, turned, unlike_photographs),
+    order=10,
 )
 NORMALS = Label(
     "normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT,
