@@ -16,7 +16,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
@@ -28,14 +28,15 @@ from PIL import Image
 
 from benchmarks.pages import markdown_table
 from benchmarks.written_kinds import resized, scenes_of, written_kinds
+from dinoskip.data.detection import Box
 from dinoskip.data.label_values import LabelValues, label_values
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.signatures import judge
-from dinoskip.data.turns import TURN_NAMES, TURNS
-from dinoskip.io.images import read_image, read_mask, turn_upright
+from dinoskip.data.turns import BOX_CHANGES, TURN_NAMES, TURNS
+from dinoskip.io.images import image_size, read_image, read_mask, turn_upright
 from dinoskip.pipeline.leaks import common_verdicts
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.settings.config import RawConfig, validate
@@ -197,6 +198,51 @@ def _positions(data: Path, composed: Path, draws: int, only: str) -> Iterator[Ro
                 each = [one for part in changed for one in _of_each(label, part)]
             change = "of other photographs" if turn is None else f"photographs {TURN_NAMES[turn - 1]}"
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
+        with tempfile.TemporaryDirectory() as folder:
+            for change, changed in _other_changes(label, opened, folder):
+                each = [one for part in changed for one in _of_each(label, part)]
+                yield [name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _other_changes(label: str, opened: list[Any], folder: str) -> Iterator[tuple[str, list[Any]]]:
+    """Masks of which every third is of another photograph, or that were interpolated; boxes all changed alike."""
+    if label == "detection":
+        for change in BOX_CHANGES:
+            inverse = np.linalg.inv(change.matrix).astype(np.float32)
+            yield f"right {change.text}", [_with_boxes(part, inverse) for part in opened]
+        return
+    yield "every third of other photographs", [_some_of_others(part, _new(folder)) for part in opened]
+    yield "resized with interpolation", [_interpolated(part, _new(folder)) for part in opened]
+
+
+def _with_boxes(opened: Any, matrix: NDArray[np.float32]) -> Any:
+    """The split with every box changed, ends x1 y1 x2 y2 as a row times the matrix, within the image."""
+
+    def objects(self: Any, index: int) -> list[Box]:
+        height, width = image_size(self.path(index))
+        corners = opened.boxes(index) @ matrix
+        corners = np.clip(corners, 0, np.array([width, height] * 2))
+        return [Box(box.label, *row) for box, row in zip(opened.objects(index), corners.tolist(), strict=True)]
+
+    given = {field.name: getattr(opened, field.name) for field in fields(opened)}
+    return type("Changed", (type(opened),), {"objects": objects})(**given)
+
+
+def _some_of_others(opened: Any, out: Path) -> Any:
+    others, paths = _of_others(opened, out), list(opened.image_paths)
+    paths[::3] = others.image_paths[::3]
+    return replace(opened, image_paths=tuple(paths))
+
+
+def _interpolated(opened: SegmentationDataset, out: Path) -> SegmentationDataset:
+    """The split with masks at three quarters of their size and back, void as the value 0."""
+    paths = []
+    for number, path in enumerate(opened.label_paths):
+        mask = Image.fromarray(np.where(read_mask(path) == 255, 0, read_mask(path)).astype(np.uint8))
+        small = mask.resize((mask.width * 3 // 4, mask.height * 3 // 4), Image.Resampling.BILINEAR)
+        paths.append(out / f"{number}.png")
+        small.resize(mask.size, Image.Resampling.BILINEAR).save(paths[-1])
+    return replace(opened, label_paths=tuple(paths))
 
 
 def _written(composed: Path, draws: int, only: str) -> Iterator[Row]:
@@ -381,10 +427,10 @@ def _seconds(data: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, metavar="SAMPLES")
-    parser.add_argument("--only", default="", metavar="TEXT", help="kinds whose row has this in its first column")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kinds with this in their name; seconds")
     parser.add_argument("--draws", type=int, default=200, help="sets of each size (default: 200)")
     args = parser.parse_args()
-    if not args.only:
+    if not args.only or args.only == "seconds":
         print(_seconds(args.data))
     with tempfile.TemporaryDirectory() as folder:
         scenes: Any = validate(OneDataset, RawConfig({"dataset": {"kind": "scenes", "images": 60}})).dataset

@@ -21,6 +21,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.data.sets.cityscapes import LABEL_IDS
 from dinoskip.data.sets.pascal_context import CLASSES
+from dinoskip.io.images import opencv
 
 Box = tuple[int, float, float, float, float]  # number of the class, x1 y1 x2 y2 in pixels
 Values = NDArray[np.uint8]
@@ -302,6 +303,17 @@ def _photographs(writer: Writer) -> dict[str, Writer]:
     }
 
 
+def _numbered(labels: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+    """Number the objects of a mask from 1 on in place of their classes, ``most`` for all beyond."""
+    number, found = 0, np.where(labels == 255, 255, 0).astype(np.int64)
+    for value in sorted(set(np.unique(labels).tolist()) - {0, 255}):
+        count, parts = opencv().connectedComponents((labels == value).astype(np.uint8))
+        for part in range(1, count):
+            number += 1
+            found[np.asarray(parts) == part] = min(number, most)
+    return found
+
+
 def written_kinds(names: Sequence[str]) -> list[WrittenKind]:
     """Every kind that scenes with these classes are written as."""
     every, count = ("background", *names), len(names)
@@ -314,6 +326,11 @@ def written_kinds(names: Sequence[str]) -> list[WrittenKind]:
             "the same, last class absent": partial(masks, lambda v: np.where(v == count, 0, v), names),
             "background as 255, objects from 0": partial(masks, lambda labels: (labels.astype(int) - 1) % 256, every),
             "classes permuted": partial(masks, lambda v: np.where(v > 0, count + 1 - v.astype(int), 0), every),
+            "background last in the list": partial(masks, lambda labels: labels, (*names, "background")),
+            "object and background swapped": partial(
+                masks, lambda v: np.where(v == 255, 255, v == 0), ("background", "object")
+            ),
+            "numbers of objects": partial(masks, lambda v: _numbered(v, count), every),
         }),
         WrittenKind("ecssd", "segmentation", MappingProxyType({"kind": "ecssd"}), "test", {
             **_photographs(partial(saliency, lambda labels: np.where(labels > 0, 255, 0))),

@@ -53,7 +53,7 @@ def _of_ends(near: tuple[float, float], far: tuple[float, float]) -> NDArray[np.
 # From so many files on no resample of right sets is better by the margin (VOC, COCO and scenes, 300 of each size): of
 # twenty right ones the best is .00, for boxes of half their size, of ten .04.
 _USUAL = ((10, 0.05), (5, 0.1))
-CHANGES = (
+BOX_CHANGES = (
     BoxChange(
         "each at twice its size", "see whether widths and heights were halved",
         _of_ends((1.5, -0.5), (-0.5, 1.5)), ((20, 0.03), (10, 0.05)),
@@ -100,7 +100,7 @@ class TurnLevels:
     are. Files whose sides differ have no turns that swap them. ``strays`` counts the files that by themselves follow
     far better in that turn, ``first_strays`` names one of each. ``each`` has the levels of all other files as they
     are, ``names`` their names. ``by``: what has the borders. Of boxes alone: how much better they follow changed as in
-    :data:`CHANGES` than as they are, ``change_gains``, summed over ``change_files``.
+    :data:`BOX_CHANGES` than as they are, ``change_gains``, summed over ``change_files``.
     """
 
     files: tuple[int, ...] = (0,) * 8
@@ -111,8 +111,8 @@ class TurnLevels:
     by: Borders = "masks"
     each: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
-    change_files: tuple[int, ...] = (0,) * len(CHANGES)
-    change_gains: tuple[float, ...] = (0.0,) * len(CHANGES)
+    change_files: tuple[int, ...] = (0,) * len(BOX_CHANGES)
+    change_gains: tuple[float, ...] = (0.0,) * len(BOX_CHANGES)
 
     def __add__(self, other: TurnLevels) -> TurnLevels:
         def added(mine: tuple[Any, ...], its: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -135,14 +135,14 @@ class TurnLevels:
         return self.gains[turn - 1] / self.files[turn - 1] if self.files[turn - 1] else float("nan")
 
     def change_gain(self, change: int) -> float:
-        """Mean of how much better boxes follow with a change of :data:`CHANGES`."""
+        """Mean of how much better boxes follow with a change of :data:`BOX_CHANGES`."""
         return self.change_gains[change] / max(self.change_files[change], 1)
 
     def best_change(self) -> int | None:
-        """The change of :data:`CHANGES` with which boxes follow best, if by more than its margin, and well at all."""
-        best = max(range(len(CHANGES)), key=self.change_gain)
+        """The change of :data:`BOX_CHANGES` with which boxes follow best, if by more than its margin, and well."""
+        best = max(range(len(BOX_CHANGES)), key=self.change_gain)
         files = self.change_files[best]
-        margin = next((margin for least, margin in CHANGES[best].margins if files >= least), None)
+        margin = next((margin for least, margin in BOX_CHANGES[best].margins if files >= least), None)
         if margin is None or self.change_gain(best) <= margin or self.level(1) + self.change_gain(best) < _FOLLOW:
             return None
         return best
@@ -165,7 +165,7 @@ def turn_levels(opened: Any, indices: Sequence[int]) -> TurnLevels:
 
 
 def _of_changes(levels: NDArray[np.float64]) -> dict[str, Any]:
-    """The counts of one file with boxes, of whose levels (8 + number of changes,) the last are of :data:`CHANGES`."""
+    """The counts of one file with boxes, of whose levels (8 + changes,) the last are of :data:`BOX_CHANGES`."""
     gains = levels[8:] - levels[0]
     known = np.isfinite(gains)
     return {
@@ -293,11 +293,11 @@ def _levels_of_boxes(opened: DetectionDataset, index: int) -> NDArray[np.float64
     small, shares = small_image(image), (opened.boxes(index) / sides).astype(np.float32)
     if not len(shares) or _is_noise(small):
         return None
-    edges, levels = BoxEdges.of(small), np.full(8 + len(CHANGES), np.nan)
+    edges, levels = BoxEdges.of(small), np.full(8 + len(BOX_CHANGES), np.nan)
     for turn in _turns_of(small.shape):
         level = edges.level(turned_shares(shares, turn))
         levels[turn - 1] = np.nan if level is None else level
-    for number, change in enumerate(CHANGES):
+    for number, change in enumerate(BOX_CHANGES):
         level = edges.level(np.clip(shares @ change.matrix, 0, 1))
         levels[8 + number] = np.nan if level is None else level
     return levels

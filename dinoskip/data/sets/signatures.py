@@ -14,7 +14,7 @@ import numpy as np
 
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.segmentation import IGNORE, ILLEGAL
-from dinoskip.data.turns import CHANGES, TURN_NAMES, TURNS
+from dinoskip.data.turns import BOX_CHANGES, TURN_NAMES, TURNS
 from dinoskip.data.verdicts import DataVerdict, State
 
 _SHOWN = 12  # names of a list
@@ -245,10 +245,10 @@ def _changed_boxes(values: LabelValues) -> Finding | None:
         return None
     files = turns.change_files[change]
     text = (
-        f"boxes of {files} images follow the edges of their photographs better {CHANGES[change].text} "
+        f"boxes of {files} images follow the edges of their photographs better {BOX_CHANGES[change].text} "
         f"(by {turns.change_gain(change):.2f} of {turns.level(1):.2f})"
     )
-    return Finding("changed-boxes", "doubtful", text, CHANGES[change].remedy)
+    return Finding("changed-boxes", "doubtful", text, BOX_CHANGES[change].remedy)
 
 
 def _never_drawn(values: LabelValues) -> Finding | None:
