@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import unicodedata
 from pathlib import Path
 
@@ -87,6 +88,19 @@ def test_links_are_followed_but_not_round_in_circles(tmp_path: Path) -> None:
     (root / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "back").symlink_to(root)
     assert list_images(root) == ("a.jpg", "link/b.jpg")
+
+
+@pytest.mark.parametrize("name", ["__MACOSX", "@eaDir", ".ipynb_checkpoints"])
+def test_what_tools_leave_is_passed_over_with_a_line(
+    photo_folder: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = list_images(photo_folder)
+    shutil.copytree(photo_folder, photo_folder.parent / "copy")
+    shutil.move(photo_folder.parent / "copy", photo_folder / name)
+    with caplog.at_level("INFO", logger="dinoskip"):
+        assert list_images(photo_folder) == before
+        list_images(photo_folder)
+    assert [name in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_missing_empty_and_file_are_one_line_errors(tmp_path: Path) -> None:

@@ -90,6 +90,18 @@ def test_masks_of_other_photographs_are_doubtful(tmp_path: Path) -> None:
     ]
 
 
+def test_a_part_of_other_photographs_is_doubtful(tmp_path: Path) -> None:
+    """The mean of the set does not show them."""
+    rng = np.random.default_rng(1)
+
+    def beside(labels: np.ndarray, number: int) -> np.ndarray:
+        return labels if number % 3 else np.roll(labels, rng.integers(26, 36, 2), (0, 1))
+
+    found = judged("segmentation", ["train"], kind="masks", root=str(masks(tmp_path, beside)))
+    assert stopping(found) == [("doubtful", "some-unlike")]
+    assert "4 of 12" in next(one.text for one in found if one.check == "some-unlike")
+
+
 def test_noise_and_pictures_of_one_colour_say_nothing(tmp_path: Path) -> None:
     root, rng = masks(tmp_path, lambda labels, _: labels[:, ::-1]), np.random.default_rng(0)
     for number in range(12):
@@ -146,6 +158,35 @@ def test_outlines_tell_more_than_boxes(tmp_path: Path) -> None:
         assert turn_levels(opened, range(3)).by == "outlines"
         wanted = [("doubtful", "turned-labels")] if mirrored else []
         assert stopping(judged("detection", ["val"], kind="coco_json", root=str(path.parent))) == wanted
+
+
+CHANGED: dict[str, tuple[Callable[[list[float]], list[float]], str]] = {
+    "half the size": (lambda b: [b[0] + b[2] / 4, b[1] + b[3] / 4, b[2] / 2, b[3] / 2], "twice its size"),
+    "of images of half the size": (lambda b: [value / 2 for value in b], "doubled"),
+    "centres for corners": (lambda b: [b[0] + b[2] / 2, b[1] + b[3] / 2, b[2], b[3]], "left and up"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_boxes_that_are_all_changed_alike_are_doubtful_by_the_change(tmp_path: Path, name: str) -> None:
+    change, text = CHANGED[name]
+    (one,) = judged("detection", ["val"], kind="coco_json", root=str(coco(tmp_path, change)))
+    assert (one.state, one.check) == ("doubtful", "changed-boxes")
+    assert text in one.text
+
+
+def test_boxes_of_other_photographs_are_doubtful_and_no_turn_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    root = coco(tmp_path, lambda box: [*rng.integers(30, 44, 2).tolist(), 14, 14])
+    assert stopping(judged("detection", ["val"], kind="coco_json", root=str(root))) == [
+        ("doubtful", "unlike-photographs")
+    ]
+
+
+def test_boxes_without_area_are_refused(tmp_path: Path) -> None:
+    root = coco(tmp_path, lambda box: [*box[:2], 0, 0])
+    (one,) = judged("detection", ["val"], kind="coco_json", root=str(root))
+    assert (one.state, one.check) == ("refused", "boxes-without-area")
 
 
 def test_outlines_of_other_photographs_are_doubtful(tmp_path: Path) -> None:

@@ -96,6 +96,15 @@ def test_weights_that_are_all_zero_are_refused(tmp_path: Path, model: torch.nn.M
         build_from_weights(rewritten(tmp_path / "w.safetensors", state))
 
 
+def test_integers_in_the_place_of_weights_are_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = {name: (100 * tensor).to(torch.int8) for name, tensor in model.state_dict().items()}
+    with pytest.raises(WeightsError, match=r"w\.safetensors: integers"):
+        build_from_weights(rewritten(tmp_path / "w.safetensors", state))
+    norms_kept = {name: model.state_dict()[name] if "norm" in name else tensor for name, tensor in state.items()}
+    with pytest.raises(WeightsError, match="qkv"):
+        build_from_weights(rewritten(tmp_path / "w.safetensors", norms_kept))
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [

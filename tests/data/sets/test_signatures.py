@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dinoskip.data.label_values import fingerprint, label_values
 from dinoskip.data.sets import open_labels
@@ -15,7 +17,7 @@ from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.sets.signatures import STUFF_GAPS
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from tests.helpers.signatures import SIZE, blocks, composed_and_judged, dataset, judged, save, stopping
 
 SHARED = Path(__file__).parents[4] / "shared"
@@ -173,6 +175,88 @@ def test_counts_are_of_all_files_and_known_again_by_size_and_time(masks: Callabl
     assert fingerprint("segmentation", opened) != before
 
 
+def numbered(count: int, seed: int) -> np.ndarray:
+    """A mask of so many objects, squares of 6 pixels in a row each, numbered from 1."""
+    values = np.zeros((48, 48), np.uint8)
+    for number in range(count):
+        row, column = divmod(number, 3)
+        values[4 + 16 * row : 10 + 16 * row, 4 + 16 * column : 10 + 16 * column + seed % 3] = number + 1
+    return values
+
+
+def test_values_that_count_the_objects_of_each_image_are_doubtful(masks: Callable[..., Path]) -> None:
+    counts = [1, 2, 3, 4, 5, 2, 3, 4, 2, 3, 5, 2]
+    root = masks("background a b c d e", [numbered(count, seed) for seed, count in enumerate(counts)])
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "object-numbers")]
+    assert "12 of 12" in found[0].text
+    classes = [
+        np.where(values > 0, 1 + (values + seed) % 5, 0) for seed, values in enumerate(map(numbered, counts, counts))
+    ]
+    masks("background a b c d e", [values.astype(np.uint8) for values in classes])
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+    masks("background organ tumour", [numbered(1 + seed % 2, seed) for seed in range(24)])
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_a_background_inside_the_object_is_doubtful(masks: Callable[..., Path]) -> None:
+    maps = [(numbered(2, seed) > 0).astype(np.uint8) for seed in range(5)]
+    root = masks("background object", [1 - values for values in maps])
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "object-surrounds")]
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root), values=[1, 0]))
+    masks("background object", maps)
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_interpolated_masks_are_doubtful_and_a_class_drawn_along_borders_is_not(masks: Callable[..., Path]) -> None:
+    maps = [np.kron(blocks([0, 1, 3, 5], seed), np.ones((2, 2))).astype(np.uint8) for seed in range(4)]
+    shrunk = [Image.fromarray(values).resize((60, 52), Image.Resampling.BILINEAR) for values in maps]
+    root = masks("background a b c d e", [np.array(one.resize((96, 80), Image.Resampling.BILINEAR)) for one in shrunk])
+    for values, name in ((0, 2), (1, 4)):  # classes that are somewhere wide, as in sets of any size
+        save(root / f"masks/train/{values}.png", np.full((80, 96), name, np.uint8))
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "interpolated")]
+    masks("background a b c d e", maps)
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+    cells = [2 * (numbered(3, seed) > 0).astype(np.uint8) for seed in range(4)]
+    for values in cells:
+        inner = values > 0
+        border = inner & ~(np.roll(inner, 1, 0) & np.roll(inner, -1, 0) & np.roll(inner, 1, 1) & np.roll(inner, -1, 1))
+        values[border] = 1
+    masks("background border cell d e f", cells)
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_a_background_that_is_not_named_first_is_doubtful(masks: Callable[..., Path]) -> None:
+    maps = [blocks([0, 0, 0, 1, 2, 3], seed) for seed in range(5)]
+    root = masks("cat dog cow background", maps)
+    found = judged("segmentation", ["train"], kind="masks", root=str(root))
+    assert stopping(found) == [("doubtful", "background-elsewhere")]
+    masks("cat dog cow other", maps)
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+    masks("cat dog cow background", [3 - values for values in maps])
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_the_name_of_a_column_is_doubtful_where_the_last_class_is_in_no_mask(masks: Callable[..., Path]) -> None:
+    root = masks("name road car sky", [blocks([0, 1, 2], seed) for seed in range(5)])
+    assert ("doubtful", "list-heading") in stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+    masks("name road car sky", [blocks([0, 1, 2, 3], seed) for seed in range(5)])
+    assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
+
+
+def test_numbers_in_a_list_are_those_of_the_settings(masks: Callable[..., Path]) -> None:
+    root = masks("a", [blocks([0, 1, 2], seed) for seed in range(3)])
+    (root / "classes.txt").write_text("1: cat\n2: dog\n")
+    with pytest.raises(DataError) as caught:
+        open_labels(LABELS["segmentation"], dataset(kind="masks", root=str(root)), "train")
+    assert caught.value.hint is not None
+    assert "first_value=1" in caught.value.hint
+    config = dataset(kind="masks", root=str(root), first_value=1)
+    assert open_labels(LABELS["segmentation"], config, "train").class_names == ("cat", "dog")
+
+
 # --- published numberings --------------------------------------------------------------------------------
 
 
@@ -325,11 +409,25 @@ def test_voc_masks_without_background_are_doubtful(tmp_path: Path) -> None:
 def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
     for number in range(10):
         for name in ("cat", "dog"):
-            save(tmp_path / f"train/{name}/{number}.png", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / f"train/{name}/{number}.png", np.full((*SIZE, 3), 20 * number + len(name), np.uint8))
         save(tmp_path / f"val/cat/{number}.png", np.zeros((*SIZE, 3), np.uint8))
     assert stopping(judged("classes", ["val"], kind="folder", root=str(tmp_path))) == [("doubtful", "one-class")]
     save(tmp_path / "val/dog/0.png", np.zeros((*SIZE, 3), np.uint8))
     assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
+
+
+def test_images_in_two_classes_are_doubtful_and_few_of_many_are_said(tmp_path: Path) -> None:
+    for name, first in (("cat", 0), ("dog", 100)):
+        for number in range(60):
+            save(tmp_path / f"train/{name}/{number}.png", np.full((8, 8, 3), first + number, np.uint8))
+    assert not judged("classes", ["train"], kind="folder", root=str(tmp_path))
+    shutil.copy(tmp_path / "train/cat/3.png", tmp_path / "train/cat/3b.png")
+    assert not judged("classes", ["train"], kind="folder", root=str(tmp_path)), "two files of one class"
+    shutil.copy(tmp_path / "train/cat/7.png", tmp_path / "train/dog/copy.png")
+    (one,) = judged("classes", ["train"], kind="folder", root=str(tmp_path))
+    assert (one.state, one.check) == ("doubtful", "in-two-classes")
+    assert "2 of 122" in one.text
+    assert "cat/7.png = dog/copy.png" in one.text
 
 
 def test_swapped_object_masks_are_doubtful(tmp_path: Path) -> None:
