@@ -92,8 +92,8 @@ class LabelValues:
     images, ``swapped`` those of them that are as high as these are wide. Of
     ``boxes``, ``unit_boxes`` lie in the first pixel of their images, and ``flat_boxes`` have a side of less than a
     pixel; ``objects`` counts those of each class. ``sums``
-    are (split, name, sum over items) of :class:`MeasuredLabels`. Of ``compared`` images with a class, ``copies`` lie in
-    another class, too.
+    are (split, name, sum over items) of :class:`MeasuredLabels`. Of ``compared_files`` images with a class, ``copies``
+    lie in another class, too.
 
     Of at most :data:`MOST_DEEP` masks: ``in_order[k]`` counts those whose values, but for 0 and 255, are just 1 to k,
     of ``with_objects`` that have any. ``enclosed`` of ``with_background`` masks have a background, by its name in the
@@ -132,6 +132,7 @@ class LabelValues:
     boxes: int = 0
     unit_boxes: int = 0
     flat_boxes: int = 0
+    compared_files: int = 0
     copies: int = 0
     first_copy: str = ""
     objects: tuple[int, ...] = ()
@@ -167,8 +168,8 @@ class LabelValues:
     def __add__(self, other: LabelValues) -> LabelValues:
         counts = (
             "total", "read", "void", "thick", "with_rim", "unreadable", "foreign", "compared", "agreeing",
-            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "flat_boxes", "copies", "sums",
-            "with_objects", "enclosed", "with_background", "border",
+            "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "flat_boxes", "sums",
+            "compared_files", "copies", "with_objects", "enclosed", "with_background", "border",
         )  # fmt: skip
         tables = ("files", "pixels", "heights", "in_order", "graded", "solid")
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit", "first_copy")
@@ -274,7 +275,7 @@ def label_values(label: str, opened: Any, named: Named | None = None) -> LabelVa
         copies = copies_in_classes(ImageFiles.of(opened, opened.root), opened.labels.tolist())
         return replace(
             found, read=len(opened), files=tuple(counts.tolist()), numbers=(numbers * _VALUES)[:_VALUES],
-            copies=copies.count, compared=copies.looked_at, first_copy=" = ".join(filter(None, copies.example)),
+            copies=copies.count, compared_files=copies.looked_at, first_copy=" = ".join(filter(None, copies.example)),
         )  # fmt: skip
     if isinstance(opened, DepthMaps):
         return replace(_depths(found, opened, chosen), turns=turn_levels(opened, chosen))

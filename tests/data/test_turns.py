@@ -92,10 +92,11 @@ def test_masks_of_other_photographs_are_doubtful(tmp_path: Path) -> None:
 
 def test_a_part_of_other_photographs_is_doubtful(tmp_path: Path) -> None:
     """The mean of the set does not show them."""
-    rng = np.random.default_rng(1)
 
     def beside(labels: np.ndarray, number: int) -> np.ndarray:
-        return labels if number % 3 else np.roll(labels, rng.integers(26, 36, 2), (0, 1))
+        other = np.zeros_like(labels)
+        other[38:52, 38:58] = 1  # where no object is
+        return labels if number % 3 else other
 
     found = judged("segmentation", ["train"], kind="masks", root=str(masks(tmp_path, beside)))
     assert stopping(found) == [("doubtful", "some-unlike")]
@@ -176,8 +177,10 @@ def test_boxes_that_are_all_changed_alike_are_doubtful_by_the_change(tmp_path: P
 
 
 def test_boxes_of_other_photographs_are_doubtful_and_no_turn_is_named(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    root = coco(tmp_path, lambda box: [*rng.integers(30, 44, 2).tolist(), 14, 14])
+    root = coco(tmp_path, lambda box: [44, 44, 12, 12])  # on the slope, where no object is
+    for number in range(12):  # in no turn, either: nothing has an edge
+        slope = np.linspace(60, 140, 64)[None] + np.linspace(0, 70, 64)[:, None]
+        Image.fromarray(np.repeat(slope[..., None], 3, axis=2).astype(np.uint8)).save(root / f"{number}.png")
     assert stopping(judged("detection", ["val"], kind="coco_json", root=str(root))) == [
         ("doubtful", "unlike-photographs")
     ]

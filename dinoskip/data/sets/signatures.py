@@ -188,6 +188,8 @@ def unlike_photographs(values: LabelValues) -> Finding | None:
         return None
     if turns.best_change() is not None:
         return None  # they do if all are changed in the same way
+    if turns.by == "boxes" and any(turns.level(turn) >= _SETS_FOLLOW["boxes"] for turn in TURNS):
+        return None  # they do if they are turned
     text = (
         f"borders of {what} do not follow the edges of their photographs ({turns.level(1):.2f} in {count} images, "
         f"{'other photographs have .53 to .70' if turns.by == 'boxes' else '.5 is chance'}, {right})"
@@ -430,8 +432,8 @@ def _in_two_classes(values: LabelValues) -> Finding | None:
     """Images that lie in two classes of one split, so that one of their labels is wrong."""
     if not values.copies:
         return None
-    text = f"{values.copies} of {values.compared} images lie in another class, too, such as {values.first_copy}"
-    if values.copies < max(_FEWEST_COPIES, _COPIED * values.compared):
+    text = f"{values.copies} of {values.compared_files} images lie in another class, too, such as {values.first_copy}"
+    if values.copies < max(_FEWEST_COPIES, _COPIED * values.compared_files):
         return Finding("in-two-classes", "said", text)
     return Finding("in-two-classes", "doubtful", text, "remove them from one of the two")
 

@@ -229,7 +229,7 @@ def test_interpolated_masks_are_doubtful_and_a_class_drawn_along_borders_is_not(
 
 
 def test_a_background_that_is_not_named_first_is_doubtful(masks: Callable[..., Path]) -> None:
-    maps = [blocks([0, 0, 0, 1, 2, 3], seed) for seed in range(5)]
+    maps = [blocks([0, 0, 0, 0, 1, 2, 3], seed) for seed in range(5)]
     root = masks("cat dog cow background", maps)
     found = judged("segmentation", ["train"], kind="masks", root=str(root))
     assert stopping(found) == [("doubtful", "background-elsewhere")]
@@ -409,10 +409,10 @@ def test_voc_masks_without_background_are_doubtful(tmp_path: Path) -> None:
 def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
     for number in range(10):
         for name in ("cat", "dog"):
-            save(tmp_path / f"train/{name}/{number}.png", np.full((*SIZE, 3), 20 * number + len(name), np.uint8))
-        save(tmp_path / f"val/cat/{number}.png", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / f"train/{name}/{number}.png", np.full((*SIZE, 3), 20 * number + ord(name[0]) % 7, np.uint8))
+        save(tmp_path / f"val/cat/{number}.png", np.full((*SIZE, 3), number, np.uint8))
     assert stopping(judged("classes", ["val"], kind="folder", root=str(tmp_path))) == [("doubtful", "one-class")]
-    save(tmp_path / "val/dog/0.png", np.zeros((*SIZE, 3), np.uint8))
+    save(tmp_path / "val/dog/0.png", np.full((*SIZE, 3), 99, np.uint8))
     assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
 
 

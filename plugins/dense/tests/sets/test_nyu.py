@@ -139,8 +139,9 @@ def test_metres_against_what_a_sensor_sees(tmp_path: Path, written: int, declare
 
 def test_maps_whose_floor_is_farther_are_doubtful(tmp_path: Path) -> None:
     metres = np.linspace(4.1, 0.9, SIZE[0] * SIZE[1]).reshape(SIZE)
-    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
-    lines = [f"i.jpg {number}.png 1\n" for number in range(10)]
+    for number in range(10):
+        save(tmp_path / f"{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+    lines = [f"{number}.jpg {number}.png 1\n" for number in range(10)]
     (tmp_path / "nyu_train.txt").write_text("".join(lines))
     for values, expected in ((1000 * metres, []), (4000 / metres, [("doubtful", "inverse-depth")])):
         for number in range(10):
