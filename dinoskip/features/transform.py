@@ -97,7 +97,10 @@ def load_pixels(transform: Transform, path: Path, patch: int) -> torch.Tensor:
     height, width = image.shape[1:]
     if transform.mode == "native":
         if min(height, width) < patch:
-            raise DataError(f"{path}: {width}×{height} pixels is smaller than a patch of {patch}×{patch}")
+            raise DataError(
+                f"{path}: {width}×{height} pixels is smaller than a patch of {patch}×{patch}",
+                "remove it, or leave such images out with --skip-broken",
+            )
         return image
     if transform.mode == "center_crop":
         return centre_crop(image, transform.size)
