@@ -171,16 +171,16 @@ class LabelValues:
             "with_heights", "turns", "misfits", "swapped", "boxes", "unit_boxes", "flat_boxes", "sums",
             "compared_files", "copies", "with_objects", "enclosed", "with_background", "border",
         )  # fmt: skip
-        tables = ("files", "pixels", "heights", "in_order", "graded", "solid")
+        tables: dict[str, Any] = {
+            name: tuple(a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True))
+            for name in ("files", "pixels", "heights", "in_order", "graded", "solid")
+        }
         firsts = ("first_unreadable", "first_foreign", "first_differing", "quantiles", "first_misfit", "first_copy")
         return replace(
             self,
             splits=self.splits + other.splits,
             objects=tuple(a + b for a, b in zip(self.objects, other.objects, strict=False)),
-            **{
-                name: tuple(a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True))
-                for name in tables
-            },
+            **tables,
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             **{name: getattr(self, name) or getattr(other, name) for name in firsts},
         )
