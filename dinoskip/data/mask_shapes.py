@@ -27,7 +27,7 @@ class MaskShapes:
         self.with_objects, self.enclosed, self.with_background, self.border = 0, 0, 0, 0
 
     def counts(self) -> dict[str, Any]:
-        """What was counted, by the names of :class:`dinoskip.data.label_values.LabelValues`."""
+        """Return the counts, by the names of :class:`dinoskip.data.label_values.LabelValues`."""
         tables = {name: tuple(getattr(self, name).tolist()) for name in ("in_order", "graded", "solid")}
         sums = {name: getattr(self, name) for name in ("with_objects", "enclosed", "with_background", "border")}
         return {**tables, **sums}

@@ -10,8 +10,8 @@ from pydantic import Field
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, splits_of
+from dinoskip.data.sets.numberings import ade20k_reduced, ade20k_shifted
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
-from dinoskip.data.sets.signatures import ade20k_reduced, ade20k_shifted
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.

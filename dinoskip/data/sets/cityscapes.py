@@ -12,8 +12,8 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, class_map, words
 from dinoskip.data.sets.kind import TrainSubset, splits_of
+from dinoskip.data.sets.numberings import cityscapes_numbering
 from dinoskip.data.sets.pairs import PairedMasks, PairFolders, known_split
-from dinoskip.data.sets.signatures import cityscapes_numbering
 
 CLASSES = words("""
 road, sidewalk, building, wall, fence, pole, traffic light, traffic sign, vegetation, terrain, sky, person, rider, car,

@@ -17,8 +17,9 @@ from pydantic import BeforeValidator, Field
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map, words
 from dinoskip.data.sets.kind import Archives, Published, TrainSubset, as_text, splits_of
+from dinoskip.data.sets.numberings import best_shift, coco_stuff_numbering
 from dinoskip.data.sets.pairs import COCO_2017, PairedMasks, PairFolders, coco_images, known_split
-from dinoskip.data.sets.signatures import Finding, best_shift, coco_stuff_numbering
+from dinoskip.data.sets.signatures import Finding
 
 StuffClasses = Literal["171", "182", "27", "15"]
 

@@ -21,7 +21,8 @@ from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import is_image_name, read_text, require_folder
 from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, save_mask
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
-from dinoskip.data.sets.signatures import object_as_void, voc_numbering
+from dinoskip.data.sets.numberings import voc_numbering
+from dinoskip.data.sets.signatures import object_as_void
 from dinoskip.errors import DataError, guard, translate_write_errors
 from dinoskip.io.files import TEMPORARY, read_regular, write_text
 from dinoskip.io.output import move_new, remove

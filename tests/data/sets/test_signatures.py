@@ -16,7 +16,7 @@ from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import STUFF_GAPS
+from dinoskip.data.sets.numberings import STUFF_GAPS
 from dinoskip.errors import ConfigError, DataError
 from tests.helpers.signatures import SIZE, blocks, composed_and_judged, dataset, judged, save, stopping
 
