@@ -11,6 +11,7 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.features import FeatureStore
 from dinoskip.io.files import read_manifest
+from tests.helpers.study import PLAIN
 from tests.helpers.tiny import make_images
 from visualize.gallery.layers import LAYERS
 
@@ -27,7 +28,7 @@ def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
     capsys.readouterr()
-    assert main([*arguments, "--json", "-q"]) == 0
+    assert main([*arguments, *PLAIN, "--json", "-q"]) == 0
     rows: list[dict[str, object]] = json.loads(capsys.readouterr().out)
     return rows
 

@@ -21,7 +21,7 @@ SMALLER = (
 )
 ROOMS = "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}"
 PLUGINS: dict[str, tuple[str, ...]] = {
-    "analyze": ("analyze={model: vit_tiny_patch16, depth: 2, img_size: 64, photos: 1}",),
+    "analyze": ("analyze={model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}",),
     "depth": (
         ROOMS,
         "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",

@@ -2,12 +2,12 @@
 
 from importlib.util import find_spec
 
-ANALYZE = (
-    "analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}\n"
-    if find_spec("dinoskip_diagnostics")
-    else ""
-)
-"""Every study has the stage of this plug-in where it is installed: here at its smallest."""
+ANALYZE = "analyze: {enabled: false}\n" if find_spec("dinoskip_diagnostics") else ""
+"""Every study has the stage of this plug-in where it is installed, if it is not told otherwise."""
+SVG = "report: {figure_formats: []}\n"
+"""Figures as the page shows them, without the files for papers, which take a third of a small report's time."""
+PLAIN = ("report.figure_formats=[]", "gallery.sheet_formats=[]")
+"""The same for commands, and a gallery without its contact sheets."""
 TINY = """
 name: tiny
 data:
@@ -31,9 +31,9 @@ evaluate:
   tokencut: {datasets: [scenes]}
   knn: {datasets: [scenes], k: [3], size: 64}
   retrieve: {datasets: [scenes], size: 48, memory: 50, k: 3}
-gallery: {first: 3}
+gallery: {first: 3, sheet_formats: []}
 """
-TINY += ANALYZE
+TINY += ANALYZE + SVG
 
 # The same for labelled folders: DATA is to be replaced by the folder with train and val.
 SUPERVISED = """
@@ -50,4 +50,4 @@ supervise:
   augment: {size: 32}
 evaluate: {knn: {datasets: [shapes], k: [1], size: 32}}
 """
-SUPERVISED += ANALYZE
+SUPERVISED += ANALYZE + SVG

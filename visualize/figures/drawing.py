@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,19 +33,33 @@ TEXT, TITLE = 9.5, 10.0  # points
 _PNG_DPI = 150  # dots an inch; more: sharper when enlarged, and more bytes
 _COLUMNS = 3  # panels side by side, 10 inches in all
 PANEL = (3.35, 2.9)  # inches
+FORMATS = ("pdf", "png")
+"""Formats of a figure for papers, beside the SVG that pages show."""
+# Of the page that is being made and not of one figure: all of it are written alike, those of plug-ins too.
+_FORMATS: ContextVar[Sequence[str]] = ContextVar("formats", default=FORMATS)
+
+
+@contextmanager
+def written_as(formats: Sequence[str]) -> Iterator[None]:
+    """Figures that are written meanwhile have these of :data:`FORMATS` beside SVG."""
+    before = _FORMATS.set(formats)
+    try:
+        yield
+    finally:
+        _FORMATS.reset(before)
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure on disk: ``light`` and ``dark`` SVG for pages, ``pdf`` and ``png`` for papers; the same in words.
 
-    ``reading`` says in a sentence what to look for.
+    The last two are None where :func:`written_as` leaves them out. ``reading`` says in a sentence what to look for.
     """
 
     light: Path
     dark: Path
-    pdf: Path
-    png: Path
+    pdf: Path | None
+    png: Path | None
     caption: str
     alt: str
     reading: str = ""
@@ -57,9 +72,10 @@ class Figure:
         return float(match[1]) * 96 / 72
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The four files of a figure: light and dark SVG, PDF and PNG."""
-        return self.light, self.dark, self.pdf, self.png
+    def files(self) -> dict[str, Path]:
+        """The files of a figure by what they are: light and dark SVG, and PDF and PNG where they were written."""
+        files = {"light": self.light, "dark": self.dark, "pdf": self.pdf, "png": self.png}
+        return {name: path for name, path in files.items() if path is not None}
 
 
 @lru_cache
@@ -216,20 +232,26 @@ def _theme() -> Iterator[None]:
 
 
 def write_figure(out: Path, draw: Callable[[], Any], caption: str, alt: str, reading: str) -> Figure:
-    """Draw and write ``out`` as SVG, ``out``-dark as SVG with the colours of dark pages, PDF and PNG."""
+    """Draw and write ``out`` as SVG, ``out``-dark as SVG with the colours of dark pages, PDF and PNG.
+
+    The last two if :func:`written_as` does not say otherwise.
+    """
     from matplotlib.backends.backend_pdf import FigureCanvasPdf  # heavy
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
-    files = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
+    pdf, png = (out.with_suffix(f".{kind}") if kind in _FORMATS.get() else None for kind in FORMATS)
+    vector, dark = out.with_suffix(".svg"), out.with_name(f"{out.stem}-dark.svg")
+    files = Figure(vector, dark, pdf, png, caption, alt, reading)
     with _theme():
         figure = draw()
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")  # computed once, the same in every file
         drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
-        write_bytes(files.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
-        figure.set_facecolor("white")
-        write_bytes(files.png, _png(figure))
+        if files.pdf is not None:
+            write_bytes(files.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
+        if files.png is not None:
+            figure.set_facecolor("white")
+            write_bytes(files.png, _png(figure))
     write_bytes(files.light, drawn)
     text = drawn.decode()
     for before, after in (*zip(*_THEMES, strict=True), *VARIANT_COLOURS):

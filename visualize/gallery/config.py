@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.settings.config import Config
+from dinoskip.settings.config import Config, Distinct
 
 
 class GalleryConfig(Config):
@@ -27,6 +27,9 @@ class GalleryConfig(Config):
     )
     sheet: Annotated[int, Field(ge=1)] | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="images on the contact sheets: how many, or ids; default: all, on those of all blocks eight"
+    )
+    sheet_formats: Distinct[Literal["pdf", "png"]] = Field(
+        ("pdf", "png"), description="files of each contact sheet; []: none but the two that reports show"
     )
     similarity: Annotated[int, Field(ge=0)] | tuple[str, ...] = Field(
         3, description="images whose features go into the page, for similarity to a clicked patch: how many, or ids"

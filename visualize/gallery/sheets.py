@@ -72,11 +72,12 @@ def write_sheets(
     out: Path,
     sheet: int | Sequence[str] | None = None,
     strip: Sequence[int] | None = None,
+    formats: Sequence[str] = ("pdf", "png"),
 ) -> list[Path]:
     """Write all sheets of a gallery of ``images`` (photographs by id) into the folder ``out``; return the files.
 
     ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
-    images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
+    images × blocks of one model (of the first eight images unless ``sheet`` chooses), each in ``formats``;
     ``sheet-block{block}-plain.png`` is the first without photographs; ``strip.png`` heads a report, each model
     at its own block of ``strip`` (default: ``block``).
     Raises :class:`ConfigError` for an id that is not among ``images``.
@@ -86,13 +87,16 @@ def write_sheets(
     strip_sheet(photos, names, colours, strip or [block] * len(names), out / "strip.png")
     sheets = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
     plain_sheet(len(rows), names, [_of(maps, rows) for maps in colours], block, sheets[-1])
-    for kind in ("png", "pdf"):
-        sheets.append(out / f"sheet-block{block}.{kind}")
-        models_sheet(_picked(photos, rows), names, [_of(maps, rows) for maps in colours], block, sheets[-1])
-        for number, maps in enumerate(colours):
-            sheets.append(out / f"sheet-model{number}.{kind}")
-            title = f"{names[number]}: PCA of every block"
-            blocks_sheet(_picked(photos, few), _of(maps, few), sheets[-1], title=title)
+    if not formats:
+        return sheets
+    files = [out / f"sheet-block{block}.{kind}" for kind in formats]
+    models_sheet(_picked(photos, rows), names, [_of(maps, rows) for maps in colours], block, *files)
+    sheets += files
+    for number, maps in enumerate(colours):
+        files = [out / f"sheet-model{number}.{kind}" for kind in formats]
+        title = f"{names[number]}: PCA of every block"
+        blocks_sheet(_picked(photos, few), _of(maps, few), *files, title=title)
+        sheets += files
     return sheets
 
 
@@ -107,14 +111,13 @@ def _of(maps: Mapping[int, Sequence[np.ndarray | None]], rows: Sequence[int]) ->
 def contact_sheet(
     cells: Sequence[Sequence[np.ndarray | None]],
     columns: Sequence[str],
-    out: Path,
-    *,
+    *files: Path,
     title: str = "",
     cell: int = 132,
     photographs: bool = True,
     made_by: str = "",
 ) -> None:
-    """Write a grid of pictures under column headings to ``out`` (``.png`` or ``.pdf``).
+    """Write a grid of pictures under column headings to ``files`` (``.png`` or ``.pdf``).
 
     ``cells`` are rows of uint8 (h, w, 3) arrays of any size, the first of a row a photograph; each row takes
     the photograph's shape, at most ``cell`` x ``cell`` pixels a picture. The others are enlarged to it as squares.
@@ -149,11 +152,12 @@ def contact_sheet(
             else:
                 sheet.image.paste(_scaled(pixels, (row_width, row_height), photographs and number == 0), (x, y))
         y += row_height + _GAP
-    _write(sheet, out, small=not photographs)
+    for out in files:
+        _write(sheet, out, small=not photographs)
 
 
 def blocks_sheet(
-    photos: Sequence[Path], colours: Mapping[int, Sequence[np.ndarray | None]], out: Path, *, title: str = ""
+    photos: Sequence[Path], colours: Mapping[int, Sequence[np.ndarray | None]], *files: Path, title: str = ""
 ) -> None:
     """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
     blocks = sorted(colours)
@@ -161,16 +165,16 @@ def blocks_sheet(
         [rasters.photo(path, 2 * _BLOCK_CELL)[0], *(colours[block][row] for block in blocks)]
         for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=_BLOCK_CELL)
+    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], *files, title=title, cell=_BLOCK_CELL)
 
 
-def models_sheet(photos: Sequence[Path], names: Sequence[str], colours: Colours, block: int, out: Path) -> None:
+def models_sheet(photos: Sequence[Path], names: Sequence[str], colours: Colours, block: int, *files: Path) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
         [rasters.photo(path, 2 * _MODEL_CELL)[0], *(maps[block][row] if block in maps else None for maps in colours)]
         for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *names], out, title=f"Block {block}", cell=_MODEL_CELL)
+    contact_sheet(cells, ["image", *names], *files, title=f"Block {block}", cell=_MODEL_CELL)
 
 
 def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, out: Path) -> None:
@@ -249,18 +253,19 @@ def _write(sheet: _Sheet, out: Path, *, small: bool = False) -> None:
     if out.suffix.lower() == ".pdf":
         _save_pdf(sheet, stream)
     else:
-        pictures, draw = sheet.image.copy(), ImageDraw.Draw(sheet.image)
+        image = sheet.image.copy()  # without labels, which a PDF of the same sheet has as text
+        draw = ImageDraw.Draw(image)
         for label in sheet.labels:
-            fill = (*label.colour, 255) if sheet.image.mode == "RGBA" else label.colour
+            fill = (*label.colour, 255) if image.mode == "RGBA" else label.colour
             draw.text((label.x, label.y), label.text, fill, label_font(label.size, label.bold), anchor=label.anchor)
         if small:
-            stream = _fewer_colours(pictures, sheet.image)
+            stream = _fewer_colours(sheet.image, image)
         else:
             about = PngInfo()
             if sheet.made_by:
                 about.add_text("Software", sheet.made_by)
             # zlib's usual level: the highest, as ``optimize`` asks, takes five times as long for .4 % fewer bytes
-            sheet.image.save(stream, "PNG", pnginfo=about)
+            image.save(stream, "PNG", pnginfo=about)
     write_bytes(out, stream.getvalue())
 
 

@@ -31,7 +31,7 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     parts += ["## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]
-    drawn = [(picture["png"], picture["caption"], picture["reading"]) for picture in pictures["figures"]] + figures[1:]
+    drawn = [(raster(picture), picture["caption"], picture["reading"]) for picture in pictures["figures"]] + figures[1:]
     parts += ["## Figures", *(_figure(*figure) for figure in drawn)] if drawn else []
     if tables.blocks:
         parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
@@ -53,6 +53,11 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
         parts += ["## Reproduce", lines]
     parts += ["</details>"]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def raster(figure: Mapping[str, str]) -> str:
+    """The address of a copied figure for Markdown: its PNG, or the light SVG where there is none."""
+    return figure.get("png", figure["light"])
 
 
 def _folded(title: str) -> str:

@@ -102,7 +102,7 @@ def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path)
     """Copy figures (all their files) and previews into ``folder``; their addresses from the page and words."""
     drawn = []
     for figure in figures:
-        names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
+        names = {kind: _copy(path, folder / path.name) for kind, path in figure.files.items()}
         drawn.append(
             {
                 "caption": figure.caption,
@@ -119,9 +119,6 @@ def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path)
         shown = photographs if preview.photographs else plain
         shown.append({"caption": preview.caption, "alt": preview.alt, "path": path})
     return {"figures": drawn, "previews": photographs, "plain": plain}
-
-
-_KINDS = ("light", "dark", "pdf", "png")
 
 
 def _write_page(

@@ -359,8 +359,9 @@ def _write_page(
         names = [column.name for _, column in columns]
         strip = [_block_of_strip(task, column, section.block, label) for label, column in columns]
         photos = dict(zip(page.ids, page.paths, strict=True))
+        titles = [column.title for _, column in columns]
         write_sheets(
-            photos, [column.title for _, column in columns], views.aligned, block, task.out, section.sheet, strip
+            photos, titles, views.aligned, block, task.out, section.sheet, strip, formats=section.sheet_formats
         )
         write_json(
             task.out / "outliers.json",

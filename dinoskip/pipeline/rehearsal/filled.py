@@ -147,17 +147,19 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
         "online": trained and bool(recipe.online_every) and bool(study.online.parts or expected.supervised),
         "inside-training": trained and bool(recipe.diagnose_every),
         "histograms-training": trained and bool(recipe.diagnose_every),
-        "signal": True,
-        "weights": trained,
+        "signal": study.analyze.enabled,
+        "weights": trained and study.analyze.enabled,
         "blocks": any(expected.measures()),
         "epochs": any(expected.measures()) and len(set(expected.epochs)) > 2,  # two points are no curve
         "depth": any(expected.measures()) and len(depths) > 1,
         "roughness": shown(expected) is not None,
-        "spectrum": study.analyze.spectrum is not None,
+        "spectrum": study.analyze.enabled and study.analyze.spectrum is not None,
     }
+    ending = "png" if "png" in study.report.figure_formats else "svg"
     for name, asked in wanted.items():
         if asked:
-            there = f"](img/{name}.png)" in text and (folder / "report" / "img" / f"{name}.png").stat().st_size > 1000
+            file = f"{name}.{ending}"
+            there = f"](img/{file})" in text and (folder / "report" / "img" / file).stat().st_size > 1000
             result.need("figures", there, name)
     if getattr(study, "sweep", None):
         result.need("tables", "Learning rates, chosen by short runs" in text, "rates of the sweep")

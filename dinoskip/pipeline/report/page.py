@@ -33,6 +33,7 @@ from dinoskip.settings import tasks
 from dinoskip.settings.config import dump, flatten
 from visualize import figures
 from visualize.comparison import Scores
+from visualize.figures.drawing import written_as
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
 from visualize.report.content import PrintedTable
@@ -58,7 +59,10 @@ def write_page(task: Task) -> None:
     study = yaml_of(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     write_json(task.out / NAMES, {variant.file_name: variant.name for variant in report.variants})
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch,
+        written_as(task.settings.section.figure_formats),
+    ):
         added, scores = _added(task, Path(scratch)), scores_of(report)
         page = replace(
             report,

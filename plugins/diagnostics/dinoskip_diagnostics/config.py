@@ -42,6 +42,7 @@ class LabelFreeConfig(Config):
 class AnalyzeSection(Config):
     """Fresh models at initialisation: conditioning per block, and signal propagation on bundled photographs."""
 
+    enabled: bool = Field(True, description="false: a study has no such stage")
     model: ModelName = Field("vit_small_patch16", description="of the signal table's fresh networks")
     depth: int = Field(12, ge=1, description="their blocks")
     img_size: int = Field(224, ge=16, description="side in pixels of the photographs' centre crop")

@@ -163,7 +163,7 @@ def _finite(value: float) -> float | None:
 def draw(result: Inside, out: Path) -> list[Path]:
     """Figures of what :func:`inside` found, SVG, PDF and PNG, into ``out``; the files."""
     figures = network_figures(asdict(result), out)
-    return [path for figure in figures for path in (figure.light, figure.pdf, figure.png)]
+    return [path for figure in figures for name, path in figure.files.items() if name != "dark"]
 
 
 def inside_text(result: Inside, scores: Sequence[QuantisedScore]) -> str:

@@ -45,6 +45,8 @@ class AnalyzeSettings(NodeSettings):
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """The block must be there, the data set be known, and crops be whole patches."""
     section = study.section(AnalyzeSection)
+    if not section.enabled:
+        return
     if section.spectrum is not None:
         yield from beyond_depth({"analyze.spectrum": [section.spectrum]}, variants)
     for key, part in (("quantise", section.quantise), ("label_free", section.label_free)):
@@ -57,14 +59,17 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 
 def add_nodes(nodes: StudyNodes) -> None:
-    """One node for the whole study."""
+    """One node for the whole study, none if the section is not enabled."""
+    section = nodes.study.section(AnalyzeSection)
+    if not section.enabled:
+        return
     fresh = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
-    settings = AnalyzeSettings(nodes.study.seed, fresh, nodes.study.section(AnalyzeSection))
+    settings = AnalyzeSettings(nodes.study.seed, fresh, section)
     weights = {f"{node.variant.name} ep{node.epoch}": node.weights for node in nodes.models if node.weights}
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
     }
-    section, images = nodes.study.section(AnalyzeSection), DataInputs()
+    images = DataInputs()
     contents: list[tuple[str, ...]] = []
     if section.quantise is not None:
         contents += [(what, "classes", split) for what in ("images", "targets") for split in section.quantise.splits]

@@ -23,6 +23,7 @@ pretrain:
 evaluate: {epochs: [0, 1, 2]}
 analyze:
   {model: vit_mini_patch16, depth: 2, img_size: 48, photos: 1, label_free: {dataset: scenes, size: 48, images: 10}}
+report: {figure_formats: []}
 """
 
 

@@ -58,8 +58,8 @@ class FoundStudy:
 
     def figure(self, name: str) -> Path | None:
         """A figure of its page."""
-        path = self.folder / "report" / "img" / f"{name}.png"
-        return path if name and path.is_file() else None
+        files = (self.folder / "report" / "img" / f"{name}{ending}" for ending in (".png", ".svg"))
+        return next((path for path in files if name and path.is_file()), None)
 
 
 def table_of(name: str, studies: Sequence[FoundStudy]) -> tuple[ComparedTable, list[FoundStudy]]:

@@ -25,6 +25,7 @@ from visualize.figures.drawing import Figure
 from visualize.pages import render_page
 from visualize.report import sections
 from visualize.report.content import Preview, Report
+from visualize.report.markdown import raster
 from visualize.report.page import copied
 from visualize.rows import principal
 from visualize.tables import TextTable, as_csv, escape_markdown, latex, markdown, markdown_rows
@@ -182,7 +183,7 @@ def _markdown(context: Mapping[str, Any], tables: Mapping[str, TextTable]) -> st
         lines += [f"### {part['title']}"]
         if part["figure"]:
             caption = escape_markdown(part["figure"]["caption"], 400)
-            lines += [f"![{caption}]({part['figure']['png']})", escape_markdown(part["figure"]["reading"], 900)]
+            lines += [f"![{caption}]({raster(part['figure'])})", escape_markdown(part["figure"]["reading"], 900)]
         else:
             lines += [
                 f"Not run: `{part['made_by']}`" if part["made_by"] else "On the page (index.html): it has photographs."

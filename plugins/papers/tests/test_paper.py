@@ -54,7 +54,7 @@ variants:
   model: [{label: plain}, {label: svd, graying: {kind: svd, epsilon: 0.95}}]
 supervise: {dataset: train, epochs: 1, warmup_epochs: 0, batch_size: 4, augment: {size: 32}}
 analyze: {model: vit_mini_patch16, depth: 2, img_size: 32, photos: 1}
-report: {compare: graying.table2}
+report: {compare: graying.table2, figure_formats: []}
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.pipeline.report.places import contested
 from dinoskip.pipeline.study import load_study
-from tests.helpers.study import SUPERVISED
+from tests.helpers.study import SUPERVISED, SVG
 
 PROBED = """
 name: probed
@@ -69,7 +69,7 @@ def test_two_networks_for_one_cell(source: str, overrides: list[str], networks: 
 
 def test_a_plan_of_them_ends_with_a_line_that_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(SUPERVISED.replace("DATA", "data") + "report: {compare: paper.table1}\n")
+    path.write_text(SUPERVISED.replace("DATA", "data").replace(SVG, "report: {compare: paper.table1}\n"))
     assert main(["plan", str(path), TWO]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "report.compare: paper.table1: a-adamw and b-adamw would stand in one cell" in line

@@ -11,12 +11,12 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import load_study
 from tests.helpers.labelled import make_classes
-from tests.helpers.study import ANALYZE, SUPERVISED
+from tests.helpers.study import ANALYZE, SUPERVISED, SVG
 
 MORE = """analyze:
   {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1, spectrum: 1, spectrum_tokens: 4,
    quantise: {dataset: shapes, size: 32, k: [1], precisions: [W8A12, A4]}}
-report: {compare: [paper.table1, conditioned.table2]}
+report: {compare: [paper.table1, conditioned.table2], figure_formats: []}
 """
 
 
@@ -27,7 +27,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_classes(folder / "data" / "val", 2, seed=1)
     config = folder / "labelled.yaml"
     config.write_text(
-        SUPERVISED.replace("DATA", str(folder / "data")).replace(ANALYZE, MORE) + f"output: {folder / 'runs'}\n"
+        SUPERVISED.replace("DATA", str(folder / "data")).replace(ANALYZE + SVG, MORE) + f"output: {folder / 'runs'}\n"
     )
     assert main(["run", str(config), "-q"]) == 0
     return config

@@ -20,8 +20,9 @@ variants:
 evaluate:
   blocks: [2, 3, 4]
 {tasks}
-analyze: {{model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}}
-gallery: {{dataset: scenes, first: 2, size: 64}}
+analyze: {{enabled: false}}
+report: {{figure_formats: []}}
+gallery: {{dataset: scenes, first: 2, size: 64, sheet_formats: []}}
 """
 FAST = {
     "probe": "{datasets: [scenes], size: 64, protocol: fast, epochs: 2}",

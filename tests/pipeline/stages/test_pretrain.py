@@ -31,8 +31,8 @@ evaluate:
   probe: {datasets: [scenes], size: 32, epochs: 2, learning_rates: [1e-3, 1e-2]}
   tokencut: {datasets: [scenes]}
   knn: {datasets: [scenes], k: [3], size: 32}
-gallery: {first: 2}
-report: {costs: true}
+gallery: {first: 2, sheet_formats: []}
+report: {costs: true, figure_formats: []}
 """
 STUDY += ANALYZE
 

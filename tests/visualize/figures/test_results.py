@@ -56,7 +56,7 @@ def test_the_curve_is_the_median_over_images_that_have_a_number(tmp_path):
     figure = roughness_figure(found, tmp_path / "roughness", ["skip", "flat"])
     assert "skip from 0.4 to 0.6" in figure.alt
     assert "flat" not in figure.alt
-    assert all(path.is_file() for path in figure.files)
+    assert all(path.is_file() for path in figure.files.values())
     assert roughness_figure({"flat": {"1": [None]}}, tmp_path / "none", ["flat"]) is None
 
 

@@ -40,8 +40,9 @@ SMALLER = (
     "evaluate.video.short_side=64",
     "evaluate.correspondence.size=64",
     "evaluate.detection={datasets: [scenes], short_side: 64, long_side: 64, epochs: 1, channels: 8, trained: each}",
-    "analyze={model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}",
-    "gallery={first: 2, size: 64}",
+    "analyze.enabled=false",
+    "report.figure_formats=[]",
+    "gallery={first: 2, size: 64, sheet_formats: []}",
 )
 STORES = "evaluate.features=keep"  # so that windows are compared with them
 

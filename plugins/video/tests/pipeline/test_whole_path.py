@@ -12,7 +12,7 @@ from dinoskip.cli import main
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results.rows import read_rows
-from tests.helpers.study import ANALYZE
+from tests.helpers.study import ANALYZE, SVG
 
 STUDY = """
 name: tiny
@@ -29,9 +29,9 @@ evaluate:
   multiscale: [1, 2]
   video: {datasets: [videos], short_side: 48, memory: 2}
   correspondence: {datasets: [pairs], size: 48, alphas: [0.1]}
-gallery: {dataset: scenes, first: 3, size: 64}
+gallery: {dataset: scenes, first: 3, size: 64, sheet_formats: []}
 """
-STUDY += ANALYZE
+STUDY += ANALYZE + SVG
 MEASURED = {"video": 2, "correspondence": 4}
 """Tasks, and over how many videos or pairs each row is."""
 
