@@ -1,4 +1,4 @@
-"""Basis of the estimate on paper: the calls of a step, counted in a run of two gloo processes, or of four (slow)."""
+"""Basis of the estimate on paper: the calls of a step, counted in a run of two and four gloo processes (slow)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dinoskip.training.objective import Engine, Step
 from dinoskip.training.parallel import Strategy, shard, wrap
 from tests.helpers.ranks import on_ranks
 
-RANKS = [2, pytest.param(4, marks=pytest.mark.slow)]
+RANKS = [pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 4)]
 OPTIMIZERS: dict[str, OptimizerConfig] = {"adamw": AdamWConfig(), "soap": SoapConfig()}
 CALLS = {  # torch's names of the calls; gloo has no reduce_scatter of its own
     "c10d::allreduce_": "all_reduce",

@@ -58,7 +58,7 @@ def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pyt
     assert {row["protocol"] for row in rows} == {"fast, 1 epoch, fitted on train"}
     assert {row["seed"] for row in rows if "seed" in str(row["note"])} == {0, 1}
     assert len(list((out / "stages" / "features").rglob("store"))) == 2  # train and val, of norm none
-    assert main([*command, "-q"]) == 0
+    assert main([*command, *PLAIN, "-q"]) == 0
     shown = capsys.readouterr().out
     assert shown.count(" ± ") == 2 * 2 + 2  # blocks × norms, and the chosen block of each norm
     assert "seed" not in shown
@@ -90,7 +90,7 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
     protocols = {row["protocol"] for row in rows}
     assert protocols == {"tokencut tau=0.2 eps=1e-05", "tokencut tau=0.5 eps=1e-05", "lost k=20"}
     assert len(list(out.rglob("overlays/*/*.png"))) == 2 * 2  # facets, blocks
-    assert main([*command, "-q"]) == 0
+    assert main([*command, *PLAIN, "-q"]) == 0
     shown = capsys.readouterr().out
     for facet in ("key", "value"):
         for protocol in protocols:

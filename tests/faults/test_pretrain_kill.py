@@ -62,12 +62,12 @@ def test_ckpt_sigkill_fuzz(kills: int, images: Path, straight: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("place", "resumed_from"),
     [
-        ("step.before_update:kill@6", 4),
-        ("checkpoint.before_save:kill@3", 4),
-        ("checkpoint.before_head:kill@5", 4),
+        pytest.param("step.before_update:kill@6", 4, marks=pytest.mark.slow),
+        pytest.param("checkpoint.before_save:kill@3", 4, marks=pytest.mark.slow),
+        pytest.param("checkpoint.before_head:kill@5", 4, marks=pytest.mark.slow),
         ("checkpoint.before_manifest:kill@2", 2),
         ("checkpoint.before_publish:kill@3", 4),
-        ("checkpoint.before_retention:kill@4", 8),
+        pytest.param("checkpoint.before_retention:kill@4", 8, marks=pytest.mark.slow),
         ("retention.before_removal:kill@1", 6),
     ],
 )
@@ -82,6 +82,7 @@ def test_ckpt_crash_before_commit(place: str, resumed_from: int, images: Path, s
     assert_same_run(straight, run_dir)
 
 
+@pytest.mark.slow  # a rank that dies ends the other in test_rank_loss
 def test_ckpt_crash_before_commit_ends_the_other_rank(images: Path, tmp_path: Path) -> None:
     began = time.monotonic()
     made = [

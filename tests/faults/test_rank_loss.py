@@ -197,6 +197,7 @@ def hang_while_preparing() -> None:
         pretraining.first_weights = hang_forever  # type: ignore[assignment]
 
 
+@pytest.mark.slow  # one hang is named by default, above
 @pytest.mark.parametrize(
     ("prepare", "rank", "code", "action"),
     [

@@ -183,6 +183,7 @@ def test_ranks_that_disagree_or_err(photos: Path, tmp_path: Path, action: Callab
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow  # two ranks' store has one's content, above
 def test_ranks_make_a_store_that_opens(photos: Path, tmp_path: Path) -> None:
     codes, logs = start(2, command(photos, tmp_path / "store"), tmp_path, {})
     assert codes == [0, 0], logs

@@ -28,7 +28,7 @@ from dinoskip.settings.specs import newest_checkpoint
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.mutations import attack
 
-CASES = [60, pytest.param(4_000, marks=pytest.mark.slow)]
+CASES = [20, pytest.param(4_000, marks=pytest.mark.slow)]
 SECONDS = 20.0
 """What a single case may take: none builds what a header asks for."""
 VIT = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32)

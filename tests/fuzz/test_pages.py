@@ -30,7 +30,7 @@ from visualize.report import Preview, Report, build_report
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable
 
-PAGES = [6, pytest.param(150, marks=pytest.mark.slow)]
+PAGES = [3, pytest.param(150, marks=pytest.mark.slow)]
 SEEDS = [
     b'"><script>alert(1)</script><img src=x onerror=alert(2)>',
     b"' onmouseover='alert(1)' autofocus onfocus=alert(1) x=\"",

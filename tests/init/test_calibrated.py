@@ -61,7 +61,7 @@ def check_liveness(rows: list[PropagationRow], gradients: float) -> None:
     assert max(norms) / min(norms) < gradients
 
 
-@pytest.mark.parametrize(("depth", "gradients"), [(12, 15), (24, 60)])
+@pytest.mark.parametrize(("depth", "gradients"), [(12, 15), pytest.param(24, 60, marks=pytest.mark.slow)])
 def test_tokens_and_images_stay_apart_where_the_papers_collapse(depth: int, gradients: float) -> None:
     check_liveness(measured("calibrated", small(depth), 48), gradients)
     check_liveness(measured("calibrated, mirrored", small(depth, mlp="mirrored"), 48), gradients)

@@ -161,7 +161,7 @@ def test_weights_files_say_it_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_run_is_compiled_without_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
     torch._dynamo.utils.counters.clear()
     tree = objective_job("patch_contrast", epochs=1, warmup_epochs=0, compile=True).model_dump(mode="json")
     tree["model"]["attention"] = "entmax15"

@@ -71,7 +71,7 @@ def test_without_gradient_weights_come_back_to_the_start() -> None:
     torch.testing.assert_close(model["blocks"][0].weight, begun[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "soap"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("soap", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,10 @@ def result(code: str, **variables: str) -> dict[str, Any]:
 
 
 @needs_mkl
-@pytest.mark.parametrize("imports", ["import dinoskip, torch", "import torch\nfrom eval.knn import evaluate"])
+@pytest.mark.parametrize(
+    "imports",
+    ["import dinoskip, torch", pytest.param("import torch\nfrom eval.knn import evaluate", marks=pytest.mark.slow)],
+)
 def test_a_matrix_is_decomposed_alike_alone_and_in_a_stack(imports: str) -> None:
     """MKL's kernels for an old Intel processor, as for an AMD's, ask where an array lies."""
     seen = result(imports + DECOMPOSED, MKL_ENABLE_INSTRUCTIONS="SSE4_2")

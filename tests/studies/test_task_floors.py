@@ -33,6 +33,7 @@ def test_a_line_each_and_the_block_of_a_network() -> None:
         assert block in {"(block 1)", "(block 2)"}
 
 
+@pytest.mark.slow
 def test_more_objects_hide_more_of_the_centre() -> None:
     def centre_box(most: int) -> float:
         rows = cells(table(60, [64], most, 1, None))

@@ -151,7 +151,7 @@ def test_a_run_whose_folder_is_replaced_under_it_ends_with_exit_5(
 @pytest.mark.parametrize(
     ("number", "error", "state"),
     [(signal.SIGTERM, Preempted, "preempted"),
-     (signal.SIGINT, Interrupted, "interrupted")],
+     pytest.param(signal.SIGINT, Interrupted, "interrupted", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
     number: int, error: type, state: str, straight: Path, images: ImageFolder, tmp_path: Path,

@@ -232,7 +232,7 @@ def assert_same(one: Path, other: Path) -> None:
         torch.testing.assert_close(found[name], value, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("norm_last_layer", [True, False])
+@pytest.mark.parametrize("norm_last_layer", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_ddp_and_fsdp_updates_equal_those_of_one_process(norm_last_layer: bool, tmp_path: Path) -> None:
     on_ranks(1, tmp_path, updates, str(tmp_path / "one"), "ddp", norm_last_layer)
     for strategy in ("ddp", "fsdp"):
@@ -269,6 +269,7 @@ def test_a_backbone_compiled_before_wrapping_gives_the_same_gradients(strategy: 
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_gradients_of_compiled_blocks_are_exchanged_during_the_backward_pass(tmp_path: Path) -> None:
     on_ranks(1, tmp_path, uncompiled, str(tmp_path / "one"))
     on_ranks(2, tmp_path, overlapping, str(tmp_path / "two"))

@@ -87,7 +87,7 @@ def plain_loss(features: Tensor, others: Tensor, step: int, queue: list[Tensor])
     return (losses[0] + losses[1]) / 2
 
 
-@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("skip", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("teacher", [False, True])
 def test_ten_steps_are_those_of_a_plain_loop(teacher: bool, skip: bool) -> None:
     driver = Driver(job(skip, **(TEACHER if teacher else {})), EPOCH)

@@ -37,7 +37,7 @@ def _views(step: int) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("skip", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("preset", PUBLISHED)
 def test_twenty_steps_are_those_of_the_public_command(preset: str, skip: bool) -> None:
     init = {"name": "trunc_normal"} if skip else {"name": "skipless", "alpha": 1.8, "beta": 1.0, "c": 3.0}

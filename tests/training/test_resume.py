@@ -95,7 +95,9 @@ def test_bits_at_every_schedule_boundary(boundary: str, tmp_path: Path, monkeypa
 def test_bits_with_every_optimizer(optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before, at and after a refresh of the bases of those that have some."""
     frequency = {"precondition_frequency": 3} if optimizer not in {"adamw", "muon"} else {}
-    job = job_of(optimizer={"name": optimizer, "lr": 0.01, **frequency})
+    tree = job_of(optimizer={"name": optimizer, "lr": 0.01, **frequency}).model_dump(mode="json")
+    tree["model"] |= {"name": "vit_mini_patch8", "depth": 1}  # bases of few dimensions
+    job = PretrainJob.model_validate(tree)
     assert_goes_on_to_the_same(job, [4, 5, 13], tmp_path, monkeypatch)
 
 

@@ -168,7 +168,7 @@ def test_accumulation_changes_nothing_beyond_rounding(straight: Path, train: Lab
     assert "top1" not in rows_of(tmp_path / "run")[-1]
 
 
-@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("skip", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_it_learns(skip: bool, train: LabelledFolder, val: LabelledFolder, tmp_path: Path) -> None:
     model = {"skip": skip} if skip else {"skip": False, "init": {"name": "skipless", "alpha": 2, "beta": 0.6}}
     light = {"mixup": 0, "cutmix": 0, "erase": 0, "rand_magnitude": 0, "label_smoothing": 0}

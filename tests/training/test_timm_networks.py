@@ -123,6 +123,7 @@ def test_a_large_network_ends_with_the_bits_of_a_straight_run(
     assert (config.width, config.blocks) == (1024, 24)
 
 
+@pytest.mark.slow  # DINO of such a network resumes below
 def test_a_killed_classifier_ends_with_the_bits_of_a_straight_one(
     classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_no_scene_is_without_an_object() -> None:
     assert all(len(draw_scene(config, number).boxes) == 1 for number in range(120))
 
 
+@pytest.mark.slow  # 480 pictures
 def test_colour_says_nothing_of_a_shape() -> None:
     """Mean colours of objects of one class spread as those of all; of cut-outs classes have colours of their own."""
 

@@ -122,9 +122,19 @@ def test_windows_are_of_one_facet_and_several_are_one_pass_into_a_store() -> Non
 @pytest.mark.parametrize(
     ("task", "settings", "stores"),
     [
-        ("probe", ("evaluate.probe.size=64", "evaluate.probe.protocol=fast", "evaluate.probe.epochs=10"), 2),
+        pytest.param(
+            "probe",
+            ("evaluate.probe.size=64", "evaluate.probe.protocol=fast", "evaluate.probe.epochs=10"),
+            2,
+            marks=pytest.mark.slow,
+        ),
         ("retrieve", ("evaluate.retrieve.size=64",), 2),
-        ("probe", ("evaluate.probe.size=64", "evaluate.probe.live=true", "evaluate.probe.iterations=20"), 0),
+        pytest.param(
+            "probe",
+            ("evaluate.probe.size=64", "evaluate.probe.live=true", "evaluate.probe.iterations=20"),
+            0,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_mlp_of_a_skipless_block_scores_what_its_output_does(
