@@ -10,6 +10,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Images of containers forbid caches of bytecode; each process that a test starts would compile the package again.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-core check-fast docs chaos lint types format clean
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml

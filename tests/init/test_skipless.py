@@ -157,7 +157,13 @@ def test_late_tokens_of_a_narrow_network_are_apart_if_beta_is_of_vit_s(seed: int
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "beta"), [("mini", 128, 2.247), ("tiny", 192, 5 / 3), ("small", 384, 1.0), pytest.param("base", 768, 0.6, marks=pytest.mark.slow)]
+    ("name", "width", "beta"),
+    [
+        ("mini", 128, 2.247),
+        ("tiny", 192, 5 / 3),
+        ("small", 384, 1.0),
+        pytest.param("base", 768, 0.6, marks=pytest.mark.slow),
+    ],
 )
 def test_beta_of_a_width_is_the_formula(name: str, width: int, beta: float) -> None:
     models = [create_model(f"vit_{name}_patch16", skip=False, depth=1, img_size=32) for _ in range(2)]

@@ -27,7 +27,8 @@ def test_all_objectives_are_tried() -> None:
 
 
 @pytest.mark.parametrize(  # patch contrast has a queue as distillation has, the masks of MAE are as iBOT's
-    "objective", [one if one in ("patch_contrast", "mae") else pytest.param(one, marks=pytest.mark.slow) for one in OTHERS]
+    "objective",
+    [one if one in ("patch_contrast", "mae") else pytest.param(one, marks=pytest.mark.slow) for one in OTHERS],
 )
 @pytest.mark.parametrize(
     "optimizer", [pytest.param(one, marks=pytest.mark.slow if one != "adamw" else ()) for one in OPTIMIZERS]

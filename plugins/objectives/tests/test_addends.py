@@ -214,7 +214,7 @@ def job(objective: str, **more: Any) -> Any:
     return job_of(**{**tree, "model": model, "pretrain": {**tree["pretrain"], **own}})
 
 
-@pytest.mark.parametrize(  # with iBOT there is all that is added to DINO and patch contrast, and an anchor that comes late
+@pytest.mark.parametrize(  # with iBOT there is all that is added, and an anchor that comes late
     "objective", [name if name == "ibot" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
 )
 def test_a_killed_run_ends_with_the_bits_of_a_straight_one(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visualize.figures import curves_figure
-from visualize.figures.drawing import fitted, inches
+from visualize.figures.drawing import fitted, inches, written_as
 
 
 def test_a_long_legend_takes_room_of_its_own(tmp_path):
@@ -17,6 +17,18 @@ def test_a_long_legend_takes_room_of_its_own(tmp_path):
         return float(re.search(r'height="([\d.]+)pt"', (tmp_path / f"{count}.svg").read_text())[1])
 
     assert height(12) == pytest.approx(height(2) + 10 * 0.2 * 72), "points; the panel stays as high as it was"
+
+
+@pytest.mark.parametrize("formats", [(), ("pdf",), ("png",), ("pdf", "png")])
+def test_a_figure_is_written_in_the_formats_that_are_asked_for(formats, tmp_path):
+    curves = {"a": {"skip": {1: 1.0, 2: 2.0}}}
+    whole = curves_figure(curves, tmp_path / "whole", caption="c")
+    with written_as(formats):
+        figure = curves_figure(curves, tmp_path / "some" / "whole", caption="c")
+    assert set(figure.files) == {"light", "dark", *formats}
+    assert sorted(path.name for path in (tmp_path / "some").iterdir()) == sorted(p.name for p in figure.files.values())
+    for name, path in figure.files.items():
+        assert path.read_bytes() == whole.files[name].read_bytes(), name
 
 
 @given(st.text(max_size=80), st.floats(0.5, 4), st.integers(1, 3))

@@ -70,6 +70,11 @@ def test_sheets_of_chosen_images(make_scene, tmp_path):
     assert {path.name for path in made} == {"strip.png", "sheet-block2-plain.png"} | {
         f"sheet-{what}.{kind}" for what in ("block2", "model0", "model1") for kind in ("png", "pdf")
     }
+    few = write_sheets(photos, ["a", "b"], colours, 2, tmp_path / "few", (ids[2], ids[0]), formats=())
+    assert {path.name for path in few} == {path.name for path in (tmp_path / "few").iterdir()}
+    assert {path.name: path.read_bytes() for path in few} == {
+        name: (tmp_path / name).read_bytes() for name in ("strip.png", "sheet-block2-plain.png")
+    }
     two, plain = (Image.open(tmp_path / f"sheet-block2{kind}.png").height for kind in ("", "-plain"))
     write_sheets(photos, ["a", "b"], colours, 2, tmp_path)
     assert Image.open(tmp_path / "sheet-block2.png").height > 1.3 * two, "all three, unless chosen"

@@ -15,6 +15,7 @@ from dinoskip.results.rows import EvalResult
 from tests.helpers.chromium import CHROMIUM, Chromium
 from tests.helpers.html import Page
 from visualize.figures import loss_figure
+from visualize.figures.drawing import written_as
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
@@ -71,6 +72,19 @@ def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
     written = {path.name for path in (tmp_path / "report/img").iterdir()}
     assert written == {link.removeprefix("img/") for link in local if link.startswith("img/")}
     assert "http" not in (tmp_path / "report/index.html").read_text().replace("http-equiv", "")
+
+
+def test_a_page_links_to_the_files_of_figures_that_there_are(make_report, tmp_path):
+    with written_as(()):
+        build_report(make_report(), tmp_path / "svg")
+    build_report(make_report(), tmp_path / "all")
+    links = [
+        {tag["href"] for _, tag in Page(tmp_path / name / "index.html").tags if tag.get("href", "").startswith("img/")}
+        for name in ("svg", "all")
+    ]
+    assert links == [{"img/loss.svg"}, {"img/loss.svg", "img/loss.pdf", "img/loss.png"}]
+    for name, shown in (("svg", "img/loss.svg"), ("all", "img/loss.png")):
+        assert f"]({shown})" in (tmp_path / name / "report.md").read_text()
 
 
 def test_the_longest_note_is_shown_whole(make_report, tmp_path):
