@@ -27,7 +27,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 
 @pytest.fixture(autouse=True)
 def _no_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch traces as ever; no C++ is compiled, which takes minutes, and only one test partitions: a third of the time."""
+    """torch traces as ever; no C++ is compiled, which takes minutes, and one test alone partitions: twice the time."""
     monkeypatch.setattr(compilation, "BACKEND", "eager")
     torch._dynamo.utils.counters.clear()
 

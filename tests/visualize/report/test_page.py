@@ -83,8 +83,8 @@ def test_a_page_links_to_the_files_of_figures_that_there_are(make_report, tmp_pa
         for name in ("svg", "all")
     ]
     assert links == [{"img/loss.svg"}, {"img/loss.svg", "img/loss.pdf", "img/loss.png"}]
-    for name, shown in (("svg", "img/loss.svg"), ("all", "img/loss.png")):
-        assert f"]({shown})" in (tmp_path / name / "report.md").read_text()
+    for name, linked in (("svg", "img/loss.svg"), ("all", "img/loss.png")):
+        assert f"]({linked})" in (tmp_path / name / "report.md").read_text()
 
 
 def test_the_longest_note_is_shown_whole(make_report, tmp_path):
