@@ -14,6 +14,7 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureStore
 from dinoskip.pipeline.look.figure import FigureWishes, figure_content, places_of
+from tests.helpers.study import PLAIN
 from tests.helpers.tiny import make_images
 from visualize.gallery.written import read_gallery
 
@@ -26,8 +27,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("figures")
     make_images(root / "photos", 3)
     made = ["--data", str(root / "photos"), "--device", "cpu", "-q"]
-    assert main(["look", NET, *made, "--out", str(root / "look"), "gallery.size=48"]) == 0
-    assert main(["gallery", NET, *made, "--out", str(root / "single"), "--single-file", "gallery.size=48"]) == 0
+    small = ["gallery.size=48", *PLAIN]
+    assert main(["look", NET, *made, "--out", str(root / "look"), *small]) == 0
+    assert main(["gallery", NET, *made, "--out", str(root / "single"), "--single-file", *small]) == 0
     assert main(["features", "export", NET, *made, "--out", str(root / "store"), "--mode", "native"]) == 0
     return root
 

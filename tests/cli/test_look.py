@@ -15,6 +15,7 @@ from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.settings.config import RawConfig
 from eval.knn.config import KnnConfig
+from tests.helpers.study import PLAIN
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 
@@ -77,7 +78,7 @@ def test_a_look_at_photographs(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_photographs_without_labels_are_all_shown_with_the_shipped_pair(tmp_path: Path) -> None:
     plain, out = _photographs(tmp_path / "mine", *(f"{number}.png" for number in range(14))), tmp_path / "out"
-    assert main(["look", "--data", str(plain), "--out", str(out), "--blocks", "3,12", "gallery.size=32"]) == 0
+    assert main(["look", "--data", str(plain), "--out", str(out), "--blocks", "3,12", "gallery.size=32", *PLAIN]) == 0
     gallery = out / "report" / "gallery"
     assert len(list((gallery / "img").glob("photo-*.jpg"))) == 14
     text = (out / "report" / "index.html").read_text(encoding="utf-8")
@@ -102,7 +103,7 @@ def test_a_look_at_labelled_images_measures_them(
 ) -> None:
     out = tmp_path / "out"
     command = ["look", VIT, "--data", str(scenes), "--out", str(out), "--images", "4", "evaluate.probe.size=64"]
-    command += ["evaluate.probe.epochs=1", "gallery.first=1"]
+    command += ["evaluate.probe.epochs=1", "gallery.first=1", *PLAIN]
     assert main(command) == 0
     said = capsys.readouterr()
     assert re.search(r"mIoU, voc2012-4-images val +vit_tiny_patch16_224 ", said.out)

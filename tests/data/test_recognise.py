@@ -72,7 +72,14 @@ def test_two_in_one_folder_are_refused_with_both_readings(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("one", LAYOUTS)
-@pytest.mark.parametrize("other", ["voc", "coco", "class folders", "pairs", "cvat images", "lists"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "voc",
+        "class folders",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("coco", "pairs", "cvat images", "lists")),
+    ],
+)
 def test_two_merged_in_one_folder(tmp_path: Path, one: str, other: str) -> None:
     """Refused, or all their photographs are taken: never a label map, and never a part of either."""
     if {one, other} == {"class folders", "roboflow coco"}:
@@ -102,7 +109,7 @@ def test_photographs_beside_a_data_set_are_a_mixture(tmp_path: Path, name: str) 
     ("Images", "Masks"), ("x_input", "x_target"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["L", "P", "RGB", "I;16", "depth"])
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("nested", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pairs_by_any_name(tmp_path: Path, images: str, masks: str, mode: str, nested: bool) -> None:
     right = made.pairs(tmp_path, images=images, masks=masks, mode=mode, nested=nested)
     reading = read_as(tmp_path, right)

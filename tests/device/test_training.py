@@ -78,6 +78,7 @@ def test_steps_in_bfloat16_follow_those_in_float32(device: str, optimizer: str) 
         assert relative(steps.moves(), reference(optimizer).moves()) < BF16_MOVES
 
 
+@pytest.mark.slow  # on a CPU tests/training/test_compilation.py shows it
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("soap", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("device", DEVICES)
 def test_compiled_steps_follow_and_nothing_is_compiled_after_the_second(device: str, optimizer: str) -> None:

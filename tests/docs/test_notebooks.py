@@ -9,14 +9,8 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-QUICKEST = "compare"
-"""Run in the default suite; each is a kernel of its own, which imports torch and computes for ten seconds."""
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=[] if path.stem == QUICKEST else pytest.mark.slow) for path in NOTEBOOKS],
-)
+@pytest.mark.slow  # each starts a kernel, which imports torch
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install '.[docs]'")
     monkeypatch.syspath_prepend(str(ROOT / "docs"))

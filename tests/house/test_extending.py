@@ -24,6 +24,7 @@ from dinoskip.results.rows import read_rows
 from dinoskip.settings.specs import newest_checkpoint
 from dinoskip.testing.study import EXAMPLES, write_study
 from tests.helpers.commands import child, command, programs
+from tests.helpers.study import ANALYZE, SVG
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -201,6 +202,7 @@ def tried(folder: Path) -> Path:
         "data: {scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}}\n"
         'variants: {model: [{backbone: "timm:vit_tiny_patch16_224,pretrained=false,depth=1", label: tiny}]}\n'
         "evaluate: {blocks: [1], smoothness: {datasets: [scenes], size: 32}}\n"
+        f"gallery: {{sheet_formats: []}}\n{ANALYZE}{SVG}"
     )
     return folder / "study.yaml"
 

@@ -13,6 +13,7 @@ from PIL import Image
 from dinoskip.cli import main
 from tests.helpers.labelled import make_classes
 from tests.helpers.tiny import make_images
+from visualize.figures.drawing import written_as
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32"
 FIGURES = {"kappa", "signals", "softmax", "histograms", "sqnr", "cka"}
@@ -42,7 +43,8 @@ def test_scores_of_quantised_networks(tmp_path: Path, capsys: pytest.CaptureFixt
         make_masks(tmp_path / "masks", split, each)
     command = ["analyze", VIT, "--data", str(tmp_path / "classes" / "val"), "--count", "2", "--size", "32"]
     command += ["--knn", str(tmp_path / "classes"), "--probe", f"masks:{tmp_path / 'masks'}"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    with written_as(()):
+        assert main([*command, "--out", str(tmp_path / "out")]) == 0
     assert "scores in percent" in capsys.readouterr().out
     rows = json.loads((tmp_path / "out" / "inside.json").read_text())["quantised"]
     labels = ["as it is", "W8A12", "W8A8", "W8A6", "W6A6", "W4A8", "W4A4"]

@@ -13,7 +13,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.commands import dinoskip
-from tests.helpers.study import TINY
+from tests.helpers.study import PLAIN, TINY
 
 ASKED = (
     "evaluate.features=keep",
@@ -101,7 +101,7 @@ def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: lis
     ScenesConfig(images=8, size=64, val_fraction=0.5).generate(tmp_path / "scenes")
     done = dinoskip(
         "eval", task, "timm:vit_tiny_patch16_224,pretrained=false,depth=2", "--data",
-        str(tmp_path / "scenes"), "--kind", "voc", "--out", str(tmp_path / "out"), "--json", "-q", *settings,
+        str(tmp_path / "scenes"), "--kind", "voc", "--out", str(tmp_path / "out"), "--json", "-q", *settings, *PLAIN,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)

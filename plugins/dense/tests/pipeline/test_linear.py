@@ -11,7 +11,7 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.labelled import make_classes
-from tests.helpers.study import TINY
+from tests.helpers.study import PLAIN, TINY
 
 
 def test_a_node_reads_the_weights_and_the_images(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_command_on_class_folders(tmp_path: Path, capsys: pytest.CaptureFixt
     code = main([
         "eval", "linear", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
         "--data", str(tmp_path / "shapes"), "--out", str(tmp_path / "out"), "--device", "cpu", "--protocol", "dino",
-        "evaluate.linear.size=32", "evaluate.linear.epochs=1", "evaluate.linear.batch_size=4",
+        "evaluate.linear.size=32", "evaluate.linear.epochs=1", "evaluate.linear.batch_size=4", *PLAIN,
     ])  # fmt: skip
     shown = capsys.readouterr()
     assert code == 0, shown.err

@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip_dense.sets.nyu import GEONET_MEANS
 from dinoskip_dense.sets.rooms import RoomsConfig, draw_room
-from tests.helpers.study import TINY
+from tests.helpers.study import PLAIN, TINY
 
 
 def test_a_node_reads_the_weights_and_the_composed_rooms(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_command_on_the_files_of_probe3d(
     code = main([
         "eval", "normals", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--json",
         "--data", str(tmp_path), "--out", str(tmp_path_factory.mktemp("out")), "--device", "cpu",
-        "evaluate.normals.epochs=1",
+        "evaluate.normals.epochs=1", *PLAIN,
     ])  # fmt: skip
     shown = capsys.readouterr()
     assert code == 0, shown.err

@@ -15,6 +15,7 @@ from dinoskip.models import Backbone, VitConfig, create_model, save_weights
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results.rows import read_rows
+from tests.helpers.study import PLAIN
 
 TASKS = Path(__file__).parents[4] / "configs" / "tasks.yaml"
 STORED = ("probe", "knn", "retrieve", "cluster", "tokencut", "saliency", "objects")
@@ -148,7 +149,7 @@ def test_the_mlp_of_a_skipless_block_scores_what_its_output_does(
     for parameter in model.parameters():  # large enough for tokens to differ behind two skipless blocks
         parameter.data.normal_(0, 0.1, generator=rng)
     save_weights(weights, model.state_dict(), config, {})
-    command = ["eval", task, f"weights:{weights}", "--data", str(voc), "--out", str(out), *settings]
+    command = ["eval", task, f"weights:{weights}", "--data", str(voc), "--out", str(out), *settings, *PLAIN]
     capsys.readouterr()
     assert main([*command, f"evaluate.{task}.facet=[out, mlp, attn]", "--json", "-q"]) == 0
     values: dict[str, list[Any]] = defaultdict(list)
@@ -168,7 +169,17 @@ def test_look_and_its_gallery_name_the_read_point_and_show_it(
     assert main(["data", "scenes", str(voc), "images=12", "size=64", "val_fraction=0.5", "-q"]) == 0
     model = create_model("vit_mini_patch8", depth=1, img_size=64)
     save_weights(weights, model.state_dict(), VitConfig(name="vit_mini_patch8", depth=1, img_size=64), {})
-    command = ["look", f"weights:{weights}", "--data", str(voc), "--out", str(out), "-q", "evaluate.probe.size=64"]
+    command = [
+        "look",
+        f"weights:{weights}",
+        "--data",
+        str(voc),
+        "--out",
+        str(out),
+        "-q",
+        "evaluate.probe.size=64",
+        *PLAIN,
+    ]
     pages, pictures = [], []
     for facet in ("out", "mlp"):
         capsys.readouterr()
