@@ -1,8 +1,7 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, and types beside tests
 # make test-core   the core's tests without any plug-in: a copy of the tree without plugins/, an environment of its own
-# make check-fast   lint, types, house rules (half a minute of processor time after the first run) and the test files that
-#             differ from main
+# make check-fast   lint, then types beside house rules and the test files that differ from main
 # make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
 # make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
@@ -25,9 +24,11 @@ test: lint $(STAMP)
 test-core: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.core_alone -q -n auto --maxprocesses 4 --dist worksteal tests
 
-check-fast: lint types $(STAMP)
-	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py' 'plugins/**/test_*.py'); \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x tests/house/test_house.py $$tests
+check-fast: lint $(STAMP)
+	$(BIN)/mypy & types=$$!; \
+	files=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py' 'plugins/**/test_*.py'); \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x tests/house/test_house.py $$files; tests=$$?; \
+	wait $$types && exit $$tests
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
