@@ -14,6 +14,8 @@ from benchmarks.decisions import BEGIN, END, Made, claimed, page, power_table, r
 from benchmarks.made_up import KINDS, ON_PAGES, blank, expected, images, row_of, unit
 from benchmarks.miou_intervals import coverage, population, rejected
 
+pytestmark = pytest.mark.slow  # simulated studies; rules of decisions are tested in tests/decisions
+
 PAIR = ("CorLoc", "PCK")
 
 

@@ -40,7 +40,11 @@ def slow_steps() -> None:
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(signal.SIGUSR2, [1]), (signal.SIGTERM, [1]), pytest.param(signal.SIGTERM, [0, 1], marks=pytest.mark.slow)],
+    [
+        pytest.param(signal.SIGUSR2, [1], marks=pytest.mark.slow),
+        (signal.SIGTERM, [1]),
+        pytest.param(signal.SIGTERM, [0, 1], marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_preempt_one_rank(number: signal.Signals, told: list[int], images: Path, tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def slow_second_save() -> None:
 @pytest.mark.parametrize(
     ("number", "size"),
     [
-        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.slow),
         (signal.SIGUSR2, 1),
         pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),

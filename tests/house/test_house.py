@@ -48,6 +48,12 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 
 
 @cache
+def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
+    """The calls of a file, each with the function that it calls as text."""
+    return [(ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call)]
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names of all modules a file imports, lazily or not."""
     found: set[str] = set()
@@ -199,8 +205,8 @@ def test_no_docstring_opens_as_a_question() -> None:
 
 def test_one_place_decodes_and_one_opens_weights() -> None:
     for path in SOURCES:
-        name, calls = path.relative_to(ROOT).as_posix(), [node for node in nodes_of(path) if isinstance(node, ast.Call)]
-        called = {ast.unparse(node.func) for node in calls}
+        name = path.relative_to(ROOT).as_posix()
+        called = {function for function, _ in calls_of(path)}
         if name not in ("dinoskip/io/files.py", "dinoskip/io/torch_files.py"):
             assert called.isdisjoint(
                 {"torch.load", "torch.save", "pickle.load", "pickle.loads", "load_file", "save_file"}
@@ -208,7 +214,7 @@ def test_one_place_decodes_and_one_opens_weights() -> None:
         if name != "dinoskip/io/images.py":
             assert called.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
         assert called.isdisjoint({"eval", "exec"}), name
-        assert "shell" not in {keyword.arg for node in calls for keyword in node.keywords}, name
+        assert "shell" not in {keyword.arg for _, node in calls_of(path) for keyword in node.keywords}, name
 
 
 DELETES = {
@@ -223,9 +229,9 @@ def test_one_place_deletes_and_replaces() -> None:
     for path in SOURCES:
         if (name := path.relative_to(ROOT).as_posix()) in MAY_DELETE:
             continue
-        for node in nodes_of(path):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                assert ast.unparse(node.func) not in DELETES, f"{name}:{node.lineno}"
+        for called, node in calls_of(path):
+            if isinstance(node.func, ast.Attribute):
+                assert called not in DELETES, f"{name}:{node.lineno}"
                 assert node.func.attr not in {"unlink", "rmdir"}, f"{name}:{node.lineno}"
 
 
@@ -233,7 +239,7 @@ def test_one_printer() -> None:
     """dinoskip.runtime.console.say, which makes control characters visible; names of files forged lines."""
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
-        called = {ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)}
+        called = {function for function, _ in calls_of(path)}
         if name != "dinoskip/runtime/console.py" and not name.startswith("dinoskip/testing/examples/"):
             assert called.isdisjoint({"print", "sys.stdout.write", "sys.stderr.write", "warnings.warn"}), name
 
@@ -259,17 +265,15 @@ def test_one_door_for_files_that_are_read() -> None:
     for path in SOURCES:
         if (name := path.relative_to(ROOT).as_posix()) in OWN_READS:
             continue
-        for node in (node for node in nodes_of(path) if isinstance(node, ast.Call)):
-            text, called = ast.unparse(node), ast.unparse(node.func)
-            if "/proc/" in text:  # of the system
-                continue
+        for called, node in calls_of(path):
             at = 1 if called == "open" else 0
             mode = node.args[at].value if len(node.args) > at and isinstance(node.args[at], ast.Constant) else "r"
             opens = called == "open" or (called.endswith(".open") and mode in {"rb", "rt"})
-            assert not (opens and not set(str(mode)) & set("wax")), f"{name}:{node.lineno}: {text}: use open_regular"
-            assert called not in READS, f"{name}:{node.lineno}: {text}: use open_regular"
+            reads = (opens and not set(str(mode)) & set("wax")) or called in READS
             attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            assert attribute not in {"read_text", "read_bytes"}, f"{name}:{node.lineno}: {text}: use read_regular"
+            if reads or attribute in {"read_text", "read_bytes"}:
+                text = ast.unparse(node)
+                assert "/proc/" in text, f"{name}:{node.lineno}: {text}: use open_regular or read_regular"
 
 
 def _requirement(line: str) -> tuple[str, str]:
@@ -414,8 +418,8 @@ def _anchors(page: Path) -> set[str]:
 def test_removing_temporaries_hides_no_error() -> None:
     """A clean-up that raises on a disk that has become read-only would hide the error that says so."""
     for path in SOURCES:
-        for node in nodes_of(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TemporaryDirectory"):
+        for called, node in calls_of(path):
+            if called.endswith("TemporaryDirectory"):
                 assert "ignore_cleanup_errors" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
 
 

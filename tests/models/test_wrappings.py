@@ -248,7 +248,14 @@ def test_dinov3_is_timms_network_of_its_width(tmp_path: Path) -> None:
     torch.testing.assert_close(found.layers(images, [2], norm="final")[2].tokens, tokens, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["plain", "OpenCLIP", "DINOv2 registers", "DINOv2 in training"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "OpenCLIP",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("DINOv2 registers", "DINOv2 in training")),
+    ],
+)
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
     """Every tensor left out, flattened or made a scalar: the file is refused, or was not needed."""
     options, wrap = WRAPPINGS[name]

@@ -239,6 +239,7 @@ def test_where_all_readings_agree_the_answer_is_one_word() -> None:
     assert {name: lead.mean for name, lead in rule[0].leads.items()} == {"mixing": 30, "annealed": 20.5, "paper": 11}
 
 
+@pytest.mark.slow  # a frozen script
 def test_other_parts_of_the_page_turn_with_their_rows() -> None:
     sources = evidence.sources()
     before = page(sources)

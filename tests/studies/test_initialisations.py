@@ -32,6 +32,7 @@ def network(name: str) -> VisionTransformer:
     return model.eval()
 
 
+@pytest.mark.slow  # a frozen script
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_gives_a_network_that_can_learn(name: str) -> None:
     images = photographs(SIDE, held_out=True).float()

@@ -185,6 +185,7 @@ def test_every_reading_that_is_trained_has_a_number_a_seed() -> None:
 # --- measured ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # a frozen script
 def test_a_row_is_of_the_network_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "FRESH", {"name": "vit_mini_patch16", "img_size": 64, "skip": False})
     images, found = bundled_photos(2, 64).float(), {}

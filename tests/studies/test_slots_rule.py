@@ -27,6 +27,8 @@ from studies.slots_rule import (
 )
 from tests.helpers.slots import IMAGES, slot
 
+pytestmark = pytest.mark.slow  # simulated studies, by a frozen script
+
 EQUAL = {"A": {"P1": 0.4, "P2": 0.3}, "B": {"P1": 0.4, "P2": 0.3}, "C": {"P1": 0.4, "P2": 0.3}}
 BETTER = {**EQUAL, "B": {"P1": 0.7, "P2": 0.5}, "C": {"P1": 0.25, "P2": 0.2}}
 

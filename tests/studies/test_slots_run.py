@@ -32,6 +32,7 @@ def test_pieces_are_done_once_and_what_does_not_fit_is_said(tmp_path: Path) -> N
     assert again.states["fails"]["state"] == "done"
 
 
+@pytest.mark.slow  # a frozen script
 def test_a_command_is_asked_to_stop_before_it_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_run, "GRACE", 1.5)
     polite = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); print('ready'); time.sleep(60)"
