@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+import tests.helpers.quick  # noqa: F401  # it sets what makes tests quicker
 from dinoskip.runtime.console import log
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     [  # modules, since packages import their parts when asked for one
         "dinoskip.training.pretraining", "dinoskip.training.supervised",
         "dinoskip.features.extract", "dinoskip.models.load", "dinoskip.pipeline.study", "tests.helpers.tiny",
-        "torch._dynamo", "hypothesis", "pytest", "tests.helpers.frozen",
+        "torch._dynamo", "hypothesis", "pytest", "tests.helpers.quick", "tests.helpers.frozen",
     ]
 )  # fmt: skip
 
