@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.results.rows import EvalResult
+from visualize.figures.drawing import FORMATS, written_as
 from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel
 
 BLOCKS = (1, 2, 3)
@@ -122,3 +123,15 @@ def _model(name: str, column: int, ids: tuple[str, ...], photos: list[np.ndarray
 def hostile() -> str:
     """A name that tries to leave its place: tags, quotes, direction overrides, template syntax, 10 kB."""
     return HOSTILE
+
+
+@pytest.fixture
+def for_papers() -> None:
+    """Figures of this test are written as PDF and PNG, too."""
+
+
+@pytest.fixture(autouse=True)
+def svg_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Figures are written as pages show them: the files for papers take half of the time."""
+    with written_as(FORMATS if "for_papers" in request.fixturenames else ()):
+        yield

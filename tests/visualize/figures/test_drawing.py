@@ -20,7 +20,7 @@ def test_a_long_legend_takes_room_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("formats", [(), ("pdf",), ("png",), ("pdf", "png")])
-def test_a_figure_is_written_in_the_formats_that_are_asked_for(formats, tmp_path):
+def test_a_figure_is_written_in_the_formats_that_are_asked_for(formats, tmp_path, for_papers):
     curves = {"a": {"skip": {1: 1.0, 2: 2.0}}}
     whole = curves_figure(curves, tmp_path / "whole", caption="c")
     with written_as(formats):

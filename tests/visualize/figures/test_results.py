@@ -27,7 +27,7 @@ def test_block_curves_say_the_best_block_and_repeat_byte_for_byte(make_scene, tm
     assert blocks_figure({"a": []}, tmp_path / "none.svg") is None
 
 
-def test_epochs_have_a_column_an_optimizer_and_need_three_epochs(tmp_path):
+def test_epochs_have_a_column_an_optimizer_and_need_three_epochs(tmp_path, for_papers):
     variants = {name: rows_at((1, 3, 5), level) for name, level in (("skip-adamw", 3.0), ("skip-soap", 5.0))}
     figure = epochs_figure(variants, tmp_path / "e", {"skip-adamw": "AdamW", "skip-soap": "SOAP"})
     assert "skip-soap 8.0 at epoch 1, 10.0 at epoch 3, 12.0 at epoch 5" in figure.alt
@@ -35,7 +35,7 @@ def test_epochs_have_a_column_an_optimizer_and_need_three_epochs(tmp_path):
     assert epochs_figure({"a": rows_at((1, 5), 1.0)}, tmp_path / "none") is None
 
 
-def test_depth_draws_families_that_differ_in_depth_alone(tmp_path):
+def test_depth_draws_families_that_differ_in_depth_alone(tmp_path, for_papers):
     variants = {f"d{depth}": rows_at((1,), float(depth)) for depth in (12, 9)}
     families = {f"d{depth}": ("skipless, adamw", depth) for depth in (12, 9)}
     figure = depth_figure(variants, families, tmp_path / "d")

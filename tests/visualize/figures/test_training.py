@@ -58,7 +58,7 @@ def polylines(path):
     return path.read_text().lower()
 
 
-def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path):
+def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path, for_papers):
     rows = [{"step": step, "epoch": 0, "loss": 8.0 / (step + 1)} for step in range(90)]
     broken = [{"step": 1, "loss": math.nan}, {"step": 2, "loss": None}, {"epoch": 1}]
     figure = loss_figure({"empty": broken, "skipless $x$": [*rows, *broken]}, tmp_path / "loss.svg")

@@ -15,7 +15,7 @@ from dinoskip.results.rows import EvalResult
 from tests.helpers.chromium import CHROMIUM, Chromium
 from tests.helpers.html import Page
 from visualize.figures import loss_figure
-from visualize.figures.drawing import written_as
+from visualize.figures.drawing import FORMATS, written_as
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
@@ -60,7 +60,7 @@ def make_report(make_scene, tmp_path):
     return build
 
 
-def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
+def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path, for_papers):
     build_report(make_report(), tmp_path / "report")
     page = Page(tmp_path / "report/index.html")
     links = [tag[key] for _, tag in page.tags for key in ("src", "href", "srcset") if key in tag]
@@ -75,9 +75,9 @@ def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
 
 
 def test_a_page_links_to_the_files_of_figures_that_there_are(make_report, tmp_path):
-    with written_as(()):
-        build_report(make_report(), tmp_path / "svg")
-    build_report(make_report(), tmp_path / "all")
+    build_report(make_report(), tmp_path / "svg")
+    with written_as(FORMATS):
+        build_report(make_report(), tmp_path / "all")
     links = [
         {tag["href"] for _, tag in Page(tmp_path / name / "index.html").tags if tag.get("href", "").startswith("img/")}
         for name in ("svg", "all")
