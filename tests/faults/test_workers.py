@@ -31,7 +31,10 @@ def named(log: str, what: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(("action", "what"), [("kill", "died"), ("hang", f"hangs, for {TIMEOUT} s")])
+@pytest.mark.parametrize(  # that a killed one is noticed is tested in tests/data/test_loader.py
+    ("action", "what"),
+    [pytest.param("kill", "died", marks=pytest.mark.slow), ("hang", f"hangs, for {TIMEOUT} s")],
+)
 def test_worker_death_and_hang(action: str, what: str, images: Path, tmp_path: Path) -> None:
     began, run_dir = time.monotonic(), tmp_path / "run"
     code, log = run(JOB, images, run_dir, workers=1, failpoint=f"worker.before_read:{action}@10", prepare=impatient)
