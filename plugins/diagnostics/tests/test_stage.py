@@ -43,5 +43,8 @@ def test_measures_without_labels_are_of_every_network_epoch_and_block(tmp_path: 
     study, variants = load_study(path, ["analyze.depth=3"])
     steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
     assert {step.node.stage for step in steps if step.state != "cached"} == {"analyze", "report"}
+    study, variants = load_study(path, ["seed=1"])
+    steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
+    assert "analyze" in {step.node.stage for step in steps if step.state != "cached"}, "of other weights"
     study, variants = load_study(path, ["analyze.enabled=false"])
     assert "analyze" not in {node.stage for node in build_nodes(study, variants)}
