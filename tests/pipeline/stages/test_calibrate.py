@@ -12,7 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.io.files import MANIFEST, load_tensors, read_json, sha256_file, verify_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
-from tests.helpers.study import ANALYZE
+from tests.helpers.study import ANALYZE, SVG
 from tests.helpers.tiny import make_images
 
 STUDY = """
@@ -36,9 +36,9 @@ pretrain:
   warmup_teacher_temp_epochs: 0
   crops: {global_size: 32, local_size: 16, num_local: 1}
 evaluate: {epochs: [0, 1]}
-gallery: {first: 2}
+gallery: {first: 2, sheet_formats: []}
 """
-STUDY += ANALYZE
+STUDY += ANALYZE + SVG
 
 
 def study(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
-from tests.helpers.study import ANALYZE
+from tests.helpers.study import ANALYZE, SVG
 
 STUDY = """
 name: s
@@ -30,9 +30,9 @@ evaluate:
   tokencut: {datasets: [photos], split: val}
   knn: {datasets: [photos], k: [1], size: 64}
   probe: {datasets: [photos], size: 64, epochs: 1, learning_rates: [1e-3]}
-gallery: {first: 1}
+gallery: {first: 1, sheet_formats: []}
 """
-STUDY += ANALYZE
+STUDY += ANALYZE + SVG
 
 
 @pytest.fixture(scope="module")
