@@ -141,6 +141,7 @@ def test_two_ranks_share_the_work(photos: Path, alone: dict[str, str], tmp_path:
     assert "is already complete" in logs[0]
 
 
+@pytest.mark.slow  # a rank that ends is noticed above, a broken image named in test_export
 def test_an_image_that_one_rank_cannot_read(photos: Path, tmp_path: Path) -> None:
     broken = tmp_path / "photos"
     broken.mkdir()

@@ -113,6 +113,7 @@ def test_the_cheapest_run_whole(
     run_whole(name, below, monkeypatch, capsys)
 
 
+@pytest.mark.slow  # a smaller one in stages/test_supervise.py
 @pytest.mark.parametrize(("name", "variant"), FIRST_TRAINED)
 def test_a_network_of_a_labelled_recipe_is_trained(
     name: str, variant: str, below: Path, monkeypatch: pytest.MonkeyPatch

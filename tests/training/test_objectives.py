@@ -46,9 +46,8 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     assert len(set(losses)) == len(losses) == 8
 
 
-@pytest.mark.parametrize(
-    "objective", [pytest.param(one, marks=pytest.mark.slow if one != "patch_contrast" else ()) for one in OTHERS]
-)
+@pytest.mark.slow  # loaders and objectives are tested alone
+@pytest.mark.parametrize("objective", OTHERS)
 def test_however_images_come_the_run_is_the_same(objective: str, tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 16)
     with tarfile.open(tmp_path / "images.tar", "w") as archive:

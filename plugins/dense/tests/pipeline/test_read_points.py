@@ -75,6 +75,7 @@ gallery: {{first: 1}}
 """
 
 
+@pytest.mark.slow  # 18 tasks
 def test_tasks_that_keep_no_features_read_all_facets_in_one_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
