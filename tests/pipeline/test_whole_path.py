@@ -238,8 +238,8 @@ def _report(done: Path, out: Path, *overrides: str) -> Path:
 def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
     page = _report(done, tmp_path / "runs", "evaluate.knn.k=[1]", "gallery.first=2")
     text = (page / "report.md").read_text()
-    assert "- knn/skip-adamw/ep1/scenes: not run (k: \\[3\\] → \\[1\\])" in text
-    assert "- gallery: not run (gallery.first: 3 → 2)" in text
+    assert "- knn/skip-adamw/ep1/scenes: not run (knn.k: \\[3\\] → \\[1\\])" in text
+    assert "- gallery: not run (after knn/skip-adamw/ep1/scenes, knn/skipless-adamw/ep1/scenes)" in text
     assert "not asked for: " in text
     assert "k-NN (k =" not in text.split("## Protocol")[0].split("## Numbers")[1]
     assert not (page / "gallery").exists()
