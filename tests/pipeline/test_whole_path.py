@@ -240,7 +240,7 @@ def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
     text = (page / "report.md").read_text()
     assert "- knn/skip-adamw/ep1/scenes: not run (knn.k: \\[3\\] → \\[1\\])" in text
     assert "- gallery: not run (after knn/skip-adamw/ep1/scenes, knn/skipless-adamw/ep1/scenes)" in text
-    assert "not asked for: " in text
+    assert "Not asked for: " in text
     assert "k-NN (k =" not in text.split("## Protocol")[0].split("## Numbers")[1]
     assert not (page / "gallery").exists()
     copied = tmp_path / "docs" / "study.md"
