@@ -177,10 +177,10 @@ def trained_words(trained: Mapping[str, Any]) -> str:
     """Return what is trained, how it counts, and the numbers to compare with."""
     machine, rows = trained["machine"], trained["rows"]
     seeds = len(of_network(rows, REFERENCE, MIOU))
-    skip = " and ".join(f"{_cell(of_network(rows, REFERENCE, column))} {column.split(',')[0]}" for column in COLUMNS)
+    skip = " and ".join(f"{_percent(of_network(rows, REFERENCE, column))} {column.split(',')[0]}" for column in COLUMNS)
     rules = sorted({row["network"] for row in rows if row["network"].startswith("baseline")})
     levels = [
-        f"{name.partition(': ')[2]} {_number(value)} {column.split(',')[0]}"
+        f"{name.partition(': ')[2]} {value:.1f} {column.split(',')[0]}"
         for column in COLUMNS for name in rules for value in of_network(rows, name, column)
     ]  # fmt: skip
     where = f"{machine['cores']} cores, torch {machine['torch']}, {trained['day']}"
@@ -189,8 +189,8 @@ def trained_words(trained: Mapping[str, Any]) -> str:
         "for all networks of a seed (`configs/results/readings_small.yaml`, `readings_small_recipe.yaml`; "
         f"{where}); {seeds} seeds, brackets as above. A network counts by the mean over blocks 4 to 6 of the mIoU of a "
         "linear probe and of CorLoc by TokenCut, on scenes of one object each, fixed before the first run. The same "
-        f"network with skips: {skip}. Without a network: {', '.join(levels)}. So few steps show which reading begins "
-        "to learn, not where it ends."
+        f"network with skips: {skip}. Without a network: {', '.join(levels)}. So few steps show how a reading "
+        "begins, not where it ends."
     )
 
 
@@ -204,7 +204,7 @@ def section(sentence: Sentence, rows: Sequence[Mapping[str, Any]], trained: Sequ
         own = [row for row in rows if (row["sentence"], row["reading"]) == (sentence.name, reading.name)]
         network = reading.small if "-" in reading.small else f"{reading.small}-adamw"
         cells = [_cell([row[field] for row in own]) for field in fresh]
-        cells += [_cell(of_network(trained, network, column)) for column in columns]
+        cells += [_percent(of_network(trained, network, column)) for column in columns]
         lines.append([name, "<br>".join(f"`{one}`" for one in reading.settings), *cells])
     titles = ["reading", "setting", *(MEASURES[field] for field in fresh), *columns]
     return [
@@ -226,6 +226,13 @@ def _cell(values: Sequence[float]) -> str:
         return ""
     mean, ends = statistics.mean(values), (min(values), max(values))
     return f"{_number(mean)} ({_number(ends[0])} to {_number(ends[1])})"
+
+
+def _percent(values: Sequence[float]) -> str:
+    """Mean (smallest to largest) of numbers in percent."""
+    if not values:
+        return ""
+    return f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def _number(value: float) -> str:
