@@ -61,7 +61,7 @@ def demo(args: Args) -> int:
 
 
 def init_study(args: Args) -> int:
-    path = Path(f"{args.name}.yaml")
+    path = Path(f"{args.name.removesuffix('.yaml')}.yaml")
     name = validate(StudyName, RawConfig({"name": path.stem}, {"": "command line"})).name
     if path.exists():
         raise ConfigError(f"{path}: is there already", "give another name")

@@ -30,6 +30,7 @@ def test_a_study_to_start_from(
     study, variants = load_study("mine.yaml")
     assert (study.name, len(variants)) == ("mine", 4 if purpose == "with_pretrained" else 2)
     assert main(["init-study", "mine", purpose]) == 2  # nothing is written over
+    assert main(["init-study", "mine.yaml", purpose]) == 2, "the same file"
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "mine.yaml").read_text() == text
 
