@@ -246,8 +246,6 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         data["year"] = args.year
     if args.skip_broken:
         data["skip_broken"] = True
-    if args.kind == "voc" and stage.name in TASKS:
-        _refuse_photographs(stage.name, Path(args.data), args.year)
     networks, overrides = networks_and_settings(args.network)
     overrides = [*args.settings, *overrides]  # options that stand for settings; what is written out wins
     out, name = Path(args.out), _data_name(data, overrides)
@@ -269,6 +267,8 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
+    if args.kind == "voc" and stage.name in TASKS:
+        _refuse_photographs(stage.name, Path(args.data), args.year)
     asked = {stage.name, "gallery"} if _pictured(stage) else {stage.name}
     nodes = only(build_nodes(study, variants), asked, gathering="" if stage.name == "gallery" else "report")
     return study_runner(study, variants, nodes, device=args.device, workers=args.workers, accept=args.accept)
@@ -279,7 +279,7 @@ def _refuse_photographs(task: str, folder: Path, year: int) -> None:
     try:
         voc_folder(folder, year)
     except DataError:
-        if recognise(folder).settings is None:
+        if recognise(folder).settings is None:  # nothing but photographs
             labels = LABELS[TASKS[task].label].short
             raise DataError(
                 f"{folder}: photographs without {labels}, against which eval {task} scores",

@@ -80,15 +80,23 @@ def check_shapes(expected: Mapping[str, Shape], given: Mapping[str, Shape], wher
 
 
 def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
-    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``expected``, all finite.
-
-    Integers are refused where ``expected`` has fractions.
-    """
+    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``expected``, all finite."""
     check_shapes(
         {name: tensor.shape for name, tensor in expected.items()},
         {name: tensor.shape for name, tensor in state.items()},
         where,
     )
+    broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if broken:
+        raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
+
+
+def check_network(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
+    """:func:`check_fit`, and :class:`WeightsError` where every tensor of a whole network is 0, or weights are integers.
+
+    A part may be 0 or have no tensor at all: heads start at 0, and a network of one objective may have no head.
+    """
+    check_fit(expected, state, where)
     floats = [name for name, tensor in expected.items() if tensor.is_floating_point()]
     whole = [name for name in floats if not (state[name].is_floating_point() or state[name].is_complex())]
     if whole:  # without their scale they are no weights, and cast to 8 bits most small ones are 0
@@ -96,17 +104,6 @@ def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where
             f"{where}: integers where weights are expected: {'; '.join(listed(whole, 'tensors'))}",
             "a quantised network has scales beside them: export it in float16 or float32",
         )
-    broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
-    if broken:
-        raise WeightsError(f"{where}: not finite: {'; '.join(listed(broken, 'tensors'))}")
-
-
-def check_network(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
-    """:func:`check_fit`, and :class:`WeightsError` where every tensor of a whole network is 0.
-
-    A part may be 0 or have no tensor at all: heads start at 0, and a network of one objective may have no head.
-    """
-    check_fit(expected, state, where)
     if not any(tensor.any() for tensor in state.values()):
         raise WeightsError(f"{where}: every weight is 0", "the file was made but not filled: write it again")
 

@@ -68,7 +68,8 @@ def test_a_look_at_photographs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     command = ["look", VIT, "--data", str(plain), "--out", str(out), "evaluate.probe.size=64"]
     assert main(command) == 0
     said = capsys.readouterr()
-    norms, page = said.out.strip().splitlines()
+    *named, norms, page = said.out.strip().splitlines()
+    assert any(VIT in line for line in named), "the spec beside its name"
     assert re.fullmatch(r"ViT-Ti/16 \(random weights\): .* \(max norm 1\.\d × median, block \d\)", norms)
     assert page == f"page: {out.resolve() / 'index.html'}"
     assert "report/index.html" in (out / "index.html").read_text()

@@ -12,7 +12,7 @@ from dinoskip.errors import WeightsError
 from dinoskip.io.files import load_tensors, save_tensors, write_manifest
 from dinoskip.models import GrayingConfig, VitConfig, build_from_weights, create_model, load_weights, save_weights
 from dinoskip.models.build import from_config
-from dinoskip.models.export import check_fit, hash_weights, model_shapes, strip_prefixes
+from dinoskip.models.export import check_network, hash_weights, model_shapes, strip_prefixes
 from dinoskip.settings.specs import newest_checkpoint
 
 CONFIG = VitConfig(name="vit_tiny_patch8", skip=False, depth=2, img_size=16)
@@ -98,10 +98,10 @@ def test_weights_that_are_all_zero_are_refused(tmp_path: Path, model: torch.nn.M
 
 def test_integers_in_the_place_of_weights_are_refused(model: torch.nn.Module) -> None:
     expected = model.state_dict()
-    check_fit(expected, {name: tensor.half() for name, tensor in expected.items()}, "w.pth")
+    check_network(expected, {name: tensor.half() for name, tensor in expected.items()}, "w.pth")
     cast = {name: tensor if "norm" in name else (100 * tensor).to(torch.int8) for name, tensor in expected.items()}
     with pytest.raises(WeightsError, match=r"w\.pth: integers .*qkv"):
-        check_fit(expected, cast, "w.pth")
+        check_network(expected, cast, "w.pth")
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_numbers_are_means_over_the_late_blocks(tmp_path: Path) -> None:
     def row(network: str, block: str, value: float, task: str = "probe", facet: str = "out") -> EvalResult:
         metric = "mIoU" if task == "probe" else "CorLoc"
         return EvalResult(
-            metric, value, task=task, model=network, dataset="shapes", split="val", block=block, facet=facet
+            metric, value, task=task, model=network, dataset="shapes", split="val", n=3, block=block, facet=facet
         )
 
     first = [row("a-adamw-s0", str(block), 10.0 * block) for block in range(1, 7)]
