@@ -11,7 +11,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
-from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
+from dinoskip.pipeline.look.study import _neighbours, holds_at_most, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.settings.config import RawConfig
 from eval.knn.config import KnnConfig
@@ -89,6 +89,19 @@ def test_photographs_without_labels_are_all_shown_with_the_shipped_pair(tmp_path
     assert list(json.loads((out / "report" / "names.json").read_text())) == ["skip", "skipless"]
     features = json.loads((gallery / "features.json").read_text())
     assert all(0 < row["cosine"] <= 1 and row["rank"] >= 1 for blocks in features.values() for row in blocks.values())
+
+
+def test_a_small_set_needs_no_limit(tmp_path: Path) -> None:
+    scenes = tmp_path / "scenes"
+    assert main(["data", "scenes", str(scenes), "images=8", "size=64", "-q"]) == 0
+    assert holds_at_most(scenes, 16)  # masks are images, too
+    assert not holds_at_most(scenes, 15)
+    for images, limit in ((200, None), (4, 4)):
+        data = study_tree([VIT], labels_of(scenes), tmp_path / "out", images=images)["data"]
+        assert next(iter(data.values())).get("limit") == limit
+        assert any(name.endswith("-4-images") for name in data) == (images == 4)
+    (scenes / "more.tar").write_text("")
+    assert not holds_at_most(scenes, 1000)
 
 
 def test_photographs_beyond_the_limit_are_told(tmp_path: Path) -> None:

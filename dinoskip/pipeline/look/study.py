@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from dinoskip.data.recognise import recognise, say
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
 from dinoskip.data.shards import holds_shards
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.io.images import EXTENSIONS
 from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.variants import backbone_names
 from dinoskip.runtime.console import log
@@ -125,7 +127,7 @@ def study_tree(
 ) -> dict[str, Any]:
     """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
     root = Path(labels.data["root"]).resolve()
-    name = name_of(labels)
+    name, images = name_of(labels), 0 if labels.found and holds_at_most(root, images) else images
     name = safe_name(f"{name}-{images}-images" if images and labels.found else name)
     skips = {"skip_broken": True} if skip_broken else {}
     shown = {IMAGES: {**labels.images, **skips}} if labels.images else {}
@@ -152,6 +154,25 @@ def study_tree(
         "report": {"title": f"A look at {root.name}", **({"note": note} if note else {})},
     }
     return {**tree, "gallery": page} if gallery else tree
+
+
+_OF_ONE_IMAGE = EXTENSIONS | {".txt", ".xml", ".json", ".csv", ".yaml", ".md"}
+"""Extensions of files that hold one image, or no image."""
+
+
+def holds_at_most(root: Path, images: int) -> bool:
+    """Whether a folder has no more files than ``images``, each of one image at most, so that no limit is needed.
+
+    Looking ends with the first file beyond them.
+    """
+    count = 0
+    for _, _, names in os.walk(root):
+        for name in names:
+            extension = Path(name).suffix.lower()
+            count += extension in EXTENSIONS
+            if count > images or extension not in _OF_ONE_IMAGE:
+                return False
+    return True
 
 
 def _unlabelled(count: int, shown: int) -> str:
