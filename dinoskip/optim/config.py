@@ -106,6 +106,7 @@ class EcsConfig(RefreshConfig):
 class KLShampooConfig(PreconditionedConfig):
     """KL-Shampoo, or KL-SOAP with ``klsoap``. The learning rate is to be tuned."""
 
+    title = "KL-Shampoo"
     name: Literal["klshampoo"] = "klshampoo"
     betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="averages of gradient and factors")
     klsoap: bool = Field(False, description="KL-SOAP: Adam in KL-Shampoo's basis")
@@ -133,6 +134,7 @@ class MuonConfig(Scheduled):
     """Muon for hidden matrices, its updates scaled to AdamW's size, and AdamW for everything else."""
 
     state_bytes: ClassVar[float] = 4.0
+    title = "Muon"
     name: Literal["muon"] = "muon"
     momentum: Beta = Field(0.95, description="average of the gradient")
     nesterov: bool = Field(True, description="look ahead by one average")

@@ -20,7 +20,7 @@ from visualize.palette import variant_colour, variant_places
 Rows = Sequence[Mapping[str, Any]]
 _PROBE = "probe mIoU"
 
-_LOSS_READING = "Look for a line that stays level from the start: such a network does not train."
+LOSS_READING = "Look for a line that stays level from the start: such a network does not train."
 _TEACHER_READING = (
     " The level of DINO's loss does not rank networks, because it contains the teacher's entropy. At ln K, with K the "
     "number of the head's outputs, training has collapsed."
@@ -87,7 +87,7 @@ def loss_figure(
     caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
     alt = f"Training loss against step. Last values: {finals}."
     by_teacher = any("teacher_entropy" in row for rows in runs.values() for row in rows)
-    return write_figure(out, draw, caption, alt, _LOSS_READING + _TEACHER_READING * by_teacher)
+    return write_figure(out, draw, caption, alt, LOSS_READING + _TEACHER_READING * by_teacher)
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:

@@ -40,7 +40,11 @@ def paper(args: Args) -> int:
     names = list(dict.fromkeys(word for word in args.word if word in RECORDS))
     given = [Path(word) for word in args.word if word not in RECORDS]
     out = given_folder(args.out)
-    filled, sources = write_papers(names or list(RECORDS), given or find_studies(Path(args.runs)), out)
+    folders = given or find_studies(Path(args.runs))
+    if not folders:  # else the page's "not run" would be taken for that of a study that was looked at
+        todo = "`dinoskip report CONFIG` makes a study's page; name its folder, or where studies are with --runs"
+        say(f"warning: no folder below {args.runs} has a study's page (report/study.yaml): {todo}", error=True)
+    filled, sources = write_papers(names or list(RECORDS), folders, out)
     page = (out / "index.html").resolve()
     if args.json:
         tables = {table: list(counts) for cells in filled.values() for table, counts in cells.items()}

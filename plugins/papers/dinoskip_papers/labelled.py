@@ -52,6 +52,6 @@ def _notes(table: OtherTable, lines: Sequence[TableLine]) -> list[str]:
     models = dict.fromkeys(
         row.model for line in lines for cell in line.cells if isinstance(cell.ours, OurNumber) for row in cell.ours.rows
     )
-    none = "Ours: no study has a variant of such a label."
+    none = "Ours: none of the studies that were found has these networks."
     ours = [f"Ours: variants {', '.join(models)}. {INTERVALS}" if models else none]
     return [*([table.note] if table.note else []), *ours]

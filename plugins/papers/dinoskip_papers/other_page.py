@@ -121,7 +121,7 @@ def build_other(paper: Paper, studies: Sequence[FoundStudy], out: Path) -> dict[
             part |= {"picture": _copied(picture, item, out / "img", number)}
         of_paper += [study for study in found if study not in of_paper]
         part["numbers"] = next((one for study in found if (one := study.printed(item.numbers))), None)
-        if found:
+        if found and not item.table:  # a table's notes name its studies
             part["found"] = ", ".join(str(study.folder) for study in found)
         parts.append(part)
     context = {

@@ -28,6 +28,7 @@ from dinoskip_papers.page import PaperPage, build_paper
 from dinoskip_papers.records import RECORDS
 from visualize import figures
 from visualize.figures.activations import softmax_figure
+from visualize.figures.training import LOSS_READING
 from visualize.report import Preview, Report
 from visualize.report.papers import PaperItem, StudyNumbers
 from visualize.rows import StudyVariant, principal
@@ -212,9 +213,9 @@ def _once(rows: Sequence[EvalResult]) -> list[EvalResult]:
 
 
 def _figures(sources: Sequence[Source], reports: Sequence[Report], scratch: Path) -> dict[str, figures.Figure]:
-    """Figure 5, and figures 1 and 2 where a study has them."""
+    """Figure 5, and figures 1 and 2 where a study has them; figure 1 is its page's where its stages are gone."""
     losses = (
-        loss_of(source.task, source.report.variants, scratch / "loss")
+        loss_of(source.task, source.report.variants, scratch / "loss") or _loss_on_page(source.folder)
         for source in sources
         if "paper.table1" in source.report.compare
     )
@@ -226,6 +227,16 @@ def _figures(sources: Sequence[Source], reports: Sequence[Report], scratch: Path
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
+def _loss_on_page(folder: Path) -> figures.Figure | None:
+    """The training loss as a study's page shows it; None if the page has none."""
+    files = {ending: folder / "report" / "img" / f"loss{ending}" for ending in (".svg", "-dark.svg", ".pdf", ".png")}
+    light, dark, pdf, png = (path if path.is_file() else None for path in files.values())
+    if light is None or dark is None:
+        return None
+    words = ("Training loss, by optimizer", "Training loss against step, from the study's page.", LOSS_READING)
+    return figures.Figure(light, dark, pdf, png, *words)
+
+
 def _epochs(report: Report, scratch: Path) -> figures.Figure | None:
     """Segmentation against epoch, of the deepest networks that stand in the paper's tables."""
     named = [variant for variant in report.variants if variant.role]
@@ -235,10 +246,12 @@ def _epochs(report: Report, scratch: Path) -> figures.Figure | None:
 
 
 def _pictures(sources: Sequence[Source]) -> dict[str, Preview]:
-    """Figures 4 and 6 from the gallery of the first study that table 2 is made by."""
+    """Figures 4 and 6 from the gallery of the first study that table 2 is made by; that of its page has the same."""
     for source in sources:
-        gallery = source.task.inputs.get("gallery")
-        if gallery is not None and "paper.table2" in source.report.compare:
-            sheet = Preview(gallery / f"sheet-block{source.report.block}.png", SHEET, SHEET)
+        gallery = source.task.inputs.get("gallery", source.folder / "report" / "gallery")
+        sheets = [path for path in find_below(gallery, "sheet-block*.png") if not path.stem.endswith("-plain")]
+        if sheets and (gallery / "strip.png").is_file() and "paper.table2" in source.report.compare:
+            chosen = gallery / f"sheet-block{source.report.block}.png"
+            sheet = Preview(chosen if chosen in sheets else sheets[0], SHEET, SHEET)
             return {"figure 4": strip_of(gallery), "figure 6": sheet}
     return {}
