@@ -124,7 +124,7 @@ def _write(name: str, sources: Sequence[Source], out: Path, scratch: Path) -> di
     page = PaperPage(
         reports,
         _figures(sources, reports, scratch),
-        _pictures(sources),
+        pictures_of(sources),
         {str(source.folder): source.said for source in sources},
         list(dict.fromkeys(line for source in sources if _is_of(source, CUTTING_THE_SKIP) for line in source.cautions)),
     )
@@ -215,7 +215,7 @@ def _once(rows: Sequence[EvalResult]) -> list[EvalResult]:
 def _figures(sources: Sequence[Source], reports: Sequence[Report], scratch: Path) -> dict[str, figures.Figure]:
     """Figure 5, and figures 1 and 2 where a study has them; figure 1 is its page's where its stages are gone."""
     losses = (
-        loss_of(source.task, source.report.variants, scratch / "loss") or _loss_on_page(source.folder)
+        loss_of(source.task, source.report.variants, scratch / "loss") or loss_on_page(source.folder)
         for source in sources
         if "paper.table1" in source.report.compare
     )
@@ -227,7 +227,7 @@ def _figures(sources: Sequence[Source], reports: Sequence[Report], scratch: Path
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _loss_on_page(folder: Path) -> figures.Figure | None:
+def loss_on_page(folder: Path) -> figures.Figure | None:
     """The training loss as a study's page shows it; None if the page has none."""
     files = {ending: folder / "report" / "img" / f"loss{ending}" for ending in (".svg", "-dark.svg", ".pdf", ".png")}
     light, dark, pdf, png = (path if path.is_file() else None for path in files.values())
@@ -245,7 +245,7 @@ def _epochs(report: Report, scratch: Path) -> figures.Figure | None:
     return figures.epochs_figure(kept, scratch / "epochs", optimizers_of(deepest))
 
 
-def _pictures(sources: Sequence[Source]) -> dict[str, Preview]:
+def pictures_of(sources: Sequence[Source]) -> dict[str, Preview]:
     """Figures 4 and 6 from the gallery of the first study that table 2 is made by; that of its page has the same."""
     for source in sources:
         gallery = source.task.inputs.get("gallery", source.folder / "report" / "gallery")

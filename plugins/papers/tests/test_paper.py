@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import load_study
 from dinoskip_papers.items import CONDITIONED, CUTTING_THE_SKIP, GRAYING, QUANTISATION
 from dinoskip_papers.other_page import FoundStudy
 from dinoskip_papers.records import RECORDS
+from dinoskip_papers.studies import Source, loss_on_page, pictures_of
 from tests.helpers.shipped import CONFIGS, write_shrunk
 from visualize.report import Report
 from visualize.report.papers import StudyNumbers
@@ -79,6 +82,39 @@ def test_a_finished_study_is_found_without_its_data_and_its_stages(
         Path("alone/graying/tables/graying-table2.csv").read_text().splitlines()[1].split(",")[:6]
         == (text.splitlines()[1].split(",")[:6])
     )
+
+
+def test_figures_are_the_pages_where_the_stages_are_gone(tmp_path: Path) -> None:
+    drawn, gallery = tmp_path / "report" / "img", tmp_path / "report" / "gallery"
+    report = Report("a", (), compare=["paper.table2"], block=4)
+    source = Source(tmp_path, Task(None, {}, {}, tmp_path, "cpu", 0), report, "from rows.json alone")
+    assert loss_on_page(tmp_path) is None
+    assert pictures_of([source]) == {}
+    drawn.mkdir(parents=True)
+    gallery.mkdir()
+    (drawn / "loss.svg").touch()
+    assert loss_on_page(tmp_path) is None, "half a figure is none"
+    (drawn / "loss-dark.svg").touch()
+    figure = loss_on_page(tmp_path)
+    assert figure is not None
+    assert figure.files == {"light": drawn / "loss.svg", "dark": drawn / "loss-dark.svg"}
+    for name in ("strip.png", "sheet-block3.png", "sheet-block4-plain.png", "sheet-block4.png"):
+        (gallery / name).touch()
+    found = pictures_of([source])
+    assert [picture.path for picture in found.values()] == [gallery / "strip.png", gallery / "sheet-block4.png"]
+    assert pictures_of([replace(source, report=replace(report, compare=["paper.table3"]))]) == {}
+
+
+def test_where_no_study_is_found_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/study").mkdir(parents=True)
+    Path("runs/study/rows.json").write_text("[]")
+    assert main(["paper", "graying", "--out", "page"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("warning: ")
+    assert "report/study.yaml" in said
 
 
 def test_a_table_of_a_studys_page_is_read_from_it(tmp_path: Path) -> None:
