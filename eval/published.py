@@ -112,7 +112,7 @@ IMAGES = {"voc2007": 5011, "voc2012": 11540, "coco20k": 19817}  # of the splits 
 
 CUT = (
     "A graph without one second eigenvector is a miss here and a box by rounding there; tied seeds take the lowest "
-    "index. The band is 25 to 100 images."
+    "index. The tolerance is 25 to 100 images."
 )
 NEIGHBOURS = "Resized by antialiased bicubic interpolation from a decoder of other rounding; half precision there."
 LINEAR = "A tenth of the training images is held out here; labels are taken at the nearest pixel centre."

@@ -169,9 +169,12 @@ def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, in
     from dinoskip.models.export import hash_weights  # torch, as below
     from dinoskip.pipeline.report.model_card import CardSource, model_card, recipe_of_run, scores_of
 
-    kind, _, place = args.network.partition(":")
+    kind, place, _ = split_spec(args.network)
     recipe, weights = recipe_of_run(Path(place)) if kind == "run" else {}, hash_weights(state)
-    return model_card(CardSource(name, config, info, weights, recipe, scores_of(weights, args.rows), args.license))
+    # a card is passed on: the name of the network's file or run, not where it lies on this machine
+    origin = args.network if args.network.startswith("dinoskip:") else f"{kind}:{Path(place).name}"
+    said = {**info, "network": origin}
+    return model_card(CardSource(name, config, said, weights, recipe, scores_of(weights, args.rows), args.license))
 
 
 def _save_program(args: Args, out: Path) -> None:

@@ -30,8 +30,8 @@ def add_commands(commands: Any) -> None:
         reproduce,
         "measure numbers that are published of a network, and compare",
         details="Without --data the published numbers are listed with their sources. A number is inside if ours "
-        "differs by no\nmore than its band, which allows for the protocols' differences; with another number of images "
-        "it is not comparable.",
+        "differs by no\nmore than its tolerance, which allows for the protocols' differences; with another number of "
+        "images it is not comparable.",
     )
     network_argument(parser)
     parser.add_argument("--as", dest="name", metavar="NAME", help="which public network it is, as 'DINO ViT-S/16'")
@@ -75,11 +75,12 @@ def _print(found: list[Reproduced]) -> None:
         number, row = one.number, one.row
         metric = f"{number.metric} ({number.protocol})" if number.protocol else number.metric
         ours = "" if row is None else row.shown
+        band = "" if number.band is None else f"± {number.band:g}"
         why = "" if one.why == number.differences else one.why
         lines.append(
-            (number.task, number.data_name, metric, f"{number.value:g}", ours, one.verdict, why, number.source,
-             f"({reasons.index(number.differences) + 1})")
+            (number.task, number.data_name, metric, f"{number.value:g}", band, ours, one.verdict, why,
+             number.source, f"({reasons.index(number.differences) + 1})")
         )  # fmt: skip
-    print_table(lines, ("task", "data", "metric", "published", "ours", "verdict", "", "source", "differs"))
+    print_table(lines, ("task", "data", "metric", "published", "tolerance", "ours", "verdict", "", "source", "differs"))
     for index, reason in enumerate(reasons, 1):
         say(f"({index}) {reason}")
