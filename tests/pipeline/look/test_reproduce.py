@@ -79,4 +79,9 @@ def test_the_command_lists_numbers_without_data(capsys: pytest.CaptureFixture[st
     listed = json.loads(capsys.readouterr().out)
     assert {one["verdict"] for one in listed} == {NO_DATA}
     assert {(one["task"], one["data"], one["published"]) for one in listed} >= {("tokencut", "voc2007", 68.8)}
+    assert main(["reproduce", SPEC, "--as", "DINO ViT-S/16"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    place = head.index("tolerance")
+    of_voc = next(line for line in lines if line.startswith("tokencut") and "voc2007" in line)
+    assert of_voc[place:].split()[:2] == ["±", "0.5"]
     assert main(["reproduce", "somebody.pth"]) == 2

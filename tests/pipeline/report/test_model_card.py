@@ -54,9 +54,18 @@ def test_the_card_of_a_run(run: Path, tmp_path: Path) -> None:
     about = result.metric_args
     assert (about["block"], about["interval_95"], about["protocol"]) == ("2", [40.0, 42.5], "paper")
     assert about["block_chosen"] == "chosen on held-out training images"
-    for told in ("41.2 | 40.0-42.5", "abc123", '"lr": 0.25', "seed: `5`", "without skip connections", "## Limits"):
+    for told in (
+        "41.2 | 40.0-42.5",
+        "abc123",
+        '"lr": 0.25',
+        "seed: `5`",
+        "without skip connections",
+        "network: `run:run`",
+        "## Limits",
+    ):
         assert told in card.text
     assert "99.0" not in card.text
+    assert str(tmp_path) not in card.text, "a card is passed on"
     images = torch.randn(1, 3, 32, 32)
     ours = load_backbone(f"weights:{out / 'model.safetensors'}").model(images)
     assert torch.equal(timm.create_model(f"local-dir:{out}", pretrained=True).eval()(images), ours)
