@@ -38,14 +38,15 @@ def through_the_depth(backbones: Mapping[str, Backbone], images: Mapping[str, Te
 
 
 def depth_text(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines of a table a network; κ of rows that are not exact are lower bounds."""
+    """Lines of a table a network, without columns that no row has; κ of rows that are not exact are lower bounds."""
     lines: list[str] = []
     for name, network in found.items():
         exact = all(row["exact"] for row in network["rows"])
         bounds = "" if exact else " (κ is a lower bound, smallest an upper one)"
-        cells = [[_short(row[key]) for key in _COLUMNS] for row in network["rows"]]
+        columns = [key for key in _COLUMNS if any(row[key] is not None for row in network["rows"])]
+        cells = [[_short(row[key]) for key in columns] for row in network["rows"]]
         title = f"{name}: Jacobian of the last block's output by each block's weights{bounds}"
-        lines += ["", title, *table(cells, _COLUMNS, right=True).split("\n")]
+        lines += ["", title, *table(cells, columns, right=True).split("\n")]
         if exact:
             lines.append(f"of all blocks: kappa {_short(network['kappa'])}, seen {_short(network['kappa_seen'])}")
     return lines

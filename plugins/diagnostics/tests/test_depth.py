@@ -22,3 +22,12 @@ def test_a_network_is_measured_and_one_that_cannot_be_is_left_out(tmp_path: Path
     assert any("kappa_seen" in line for line in depth_text(found))
     draw(found, tmp_path)
     assert (tmp_path / "jacobian.svg").stat().st_size > 1000
+
+
+def test_columns_that_no_row_has_are_left_out() -> None:
+    row = {"block": 1, "largest": 2.0, "largest_error": 0.1, "smallest": 0.5, "kappa": 4.0, "exact": False}
+    unknown = dict.fromkeys(("kappa_seen", "kappa_mlp", "kappa_mlp_seen"))
+    _, title, head, line = depth_text({"net": {"rows": [row | unknown], "kappa": None, "kappa_seen": None}})
+    assert title.startswith("net")
+    assert head.split() == ["block", "largest", "largest_error", "smallest", "kappa"]
+    assert len(line.split()) == 5
