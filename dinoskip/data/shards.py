@@ -21,6 +21,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import content_marks, is_image_name, is_passed_over, name_key, nfc, prefix_of
 from dinoskip.data.recognise.content import ImageContent, content_of
 from dinoskip.data.recognise.label_maps import find_label_maps
+from dinoskip.data.recognise.words import unread_container
 from dinoskip.errors import DataError, DinoskipError, guard
 from dinoskip.io.files import (
     MANIFEST,
@@ -89,6 +90,8 @@ class TarShards:
         path = Path(path)
         if path.is_file() and is_image_name(path.name):
             raise DataError(f"{path}: is one image", "give a folder of images, or a .tar of them")
+        if path.is_file() and (advice := unread_container(path.name)):
+            raise DataError(f"{path}: is no folder of images, and no uncompressed .tar of them", advice)
         root, shards = (path.parent, (path.name,)) if path.is_file() else (path, tar_names(path))
         if not shards:
             raise DataError(f"{path}: no such .tar file, nor a folder of them")

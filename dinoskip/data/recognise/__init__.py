@@ -20,7 +20,7 @@ from dinoskip.data.recognise.label_maps import STRAY, MapsFound, find_label_maps
 from dinoskip.data.recognise.published import PUBLISHED, PublishedLayout
 from dinoskip.data.recognise.reading import FolderReading, Layout
 from dinoskip.data.recognise.tree import FolderTree, join, lies_in, stem_of
-from dinoskip.data.recognise.words import names_labels
+from dinoskip.data.recognise.words import names_labels, unread_container
 from dinoskip.errors import DataError
 from dinoskip.io.images import read_mask
 from dinoskip.runtime.console import log
@@ -66,27 +66,9 @@ def recognise(root: Path) -> FolderReading:
 
 
 def _without_images(tree: FolderTree) -> str:
-    endings = {name.lower().rpartition(".")[2] for name in tree.others}
-    if "parquet" in endings:
-        return "Parquet files are not read: write their images to files, or to .tar shards"
-    if endings & {
-        "zip",
-        "gz",
-        "tgz",
-        "bz2",
-        "xz",
-        "7z",
-        "rar",
-        "h5",
-        "hdf5",
-        "mat",
-        "lmdb",
-        "mdb",
-        "tfrecord",
-        "arrow",
-    }:
-        return f"no images here, but {passed_over(tree.others)}: unpack them first"
     found = passed_over(tree.others)
+    for advice in filter(None, map(unread_container, tree.others)):
+        return f"no images here, but {found}: {advice}"
     return f"no images here{f', but {found}' if found else ''}"
 
 

@@ -31,6 +31,22 @@ _IN_LABELS = frozenset(
 )
 """Words that stand beside a word of labels in the name of their folder, as in SegmentationClassAug."""
 
+ARCHIVES = frozenset(["zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "lmdb", "mdb", "tfrecord", "arrow"])
+"""Endings of files that hold images and are not read in place: they must be unpacked."""
+HDF5 = frozenset({"h5", "hdf5", "mat"})
+"""Endings of files that hold arrays, such as those of NYU Depth V2."""
+
+
+def unread_container(name: str) -> str | None:
+    """What to do with a file that may hold images and is not read in place, by its name; None for all other files."""
+    ending = name.lower().rpartition(".")[2]
+    if ending == "parquet":
+        return "Parquet files are not read: write their images to files, or to .tar shards"
+    if ending in HDF5:
+        return "unpack it first: NYU Depth V2 by dinoskip data prepare nyu, other arrays by their own tools"
+    return "unpack it first: .tar files alone are read in place, uncompressed" if ending in ARCHIVES else None
+
+
 SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),

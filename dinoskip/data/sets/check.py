@@ -6,16 +6,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import evenly_spread
 from dinoskip.data.recognise import recognise
-from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
+from dinoskip.data.recognise.words import unread_container
+from dinoskip.data.sets import AnyDataset, dataset_root, open_images, open_labels, open_training_images
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import TrainSubset
 from dinoskip.data.sets.labels import LABELS, decoded
 from dinoskip.data.sets.meaning import has_rules, label_verdicts
+from dinoskip.data.shards import TarShards, holds_shards
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError
 from dinoskip.io.images import image_size
@@ -97,7 +98,8 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     """
     where, name = dataset_root(config, root), config.dataset_name
     if not where.is_dir():
-        raise DataError(f"{where}: no such folder: expected the dataset {name}")
+        advice = unread_container(where.name) if where.is_file() else None
+        raise DataError(f"{where}: no such folder: expected the dataset {name}", advice)
     if isinstance(config, TrainSubset):
         config = config.model_copy(update={"subset": None})
     rows: list[CheckRow] = []
@@ -115,12 +117,7 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
 def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     """Count a split and read items of it, evenly spread."""
     if row.task not in LABELS:
-        everything = isinstance(config, ImagesConfig) and config.everything
-        reading = None if everything else recognise(root)
-        folder = ImageFolder.open(root) if reading is None else ImageFolder(root, reading.photographs)
-        row.notes += [reading.line] if reading is not None and reading.noteworthy else []
-        _read(row, len(folder), sample, decoded(folder)[1])
-        _note_small(row, folder, sample)
+        _fill_of_images(row, config, root, sample)
         return
     label, faults = LABELS[row.task], list[str]()
     opened = open_labels(label, config, row.split, root, faults=faults)
@@ -132,6 +129,25 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
     _read(row, label.size(opened), sample, read)
     if label.unit == "images":
         _note_small(row, opened, sample)
+
+
+def _fill_of_images(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    """Count the photographs of a folder, or of the tar shards in their place, and decode some of them."""
+    if holds_shards(root):
+        shards = cast(TarShards, open_training_images(config, root))
+
+        def decode(index: int) -> None:
+            shards.read(index)
+
+        _read(row, len(shards), sample, decode)
+        return
+    everything = isinstance(config, ImagesConfig) and config.everything
+    if not everything:
+        reading = recognise(root)
+        row.notes += [reading.line] if reading.noteworthy else []
+    folder = open_images(config, root)  # with the range of pixels that the settings state
+    _read(row, len(folder), sample, decoded(folder)[1])
+    _note_small(row, folder, sample)
 
 
 def _note_small(row: CheckRow, opened: Any, sample: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dinoskip.data import sets as datasets
 from dinoskip.data.recognise import recognise, say
+from dinoskip.data.recognise.words import unread_container
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
 from dinoskip.data.shards import holds_shards
 from dinoskip.errors import ConfigError, DataError
@@ -49,7 +50,8 @@ class FolderLabels:
 def labels_of(root: Path, kind: str | None = None) -> FolderLabels:
     """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
     if not root.is_dir():
-        raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
+        advice = unread_container(root.name) if root.is_file() else None
+        raise DataError(f"{root}: is not a folder", advice or "give a folder of photographs, or a data set's")
     plain: dict[str, Any] = {"kind": "images", "root": str(root)}
     tree = _of_kind(root, kind) if kind else plain if holds_shards(root) else _recognised(root)
     candidates = [{**tree, "year": year} for year in (2012, 2007)] if tree["kind"] == "voc" else [tree]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,13 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
+from dinoskip.data.recognise.words import unread_container
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.scenes import ScenesConfig
+from dinoskip.data.shards import TarShards
+from dinoskip.errors import DataError
+from dinoskip.pipeline.look.study import labels_of
+from tests.helpers import folders_people_have as made
 
 
 def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
@@ -31,6 +38,41 @@ def test_images_smaller_than_a_patch_are_named(tmp_path: Path) -> None:
     assert [note for note in row.notes if "b.png (40×15)" in note]
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "b.png")
     assert not check(ImagesConfig(root=str(tmp_path)))[0].notes
+
+
+def test_a_stated_range_of_pixels_is_read_with(tmp_path: Path) -> None:
+    Image.fromarray(np.linspace(0, 4095, 32 * 32).reshape(32, 32).astype(np.uint16)).save(tmp_path / "a.png")
+    assert check(ImagesConfig(root=str(tmp_path)))[0].fault_count == 1
+    (row,) = check(ImagesConfig(root=str(tmp_path), pixel_range=4095))
+    assert (row.found, row.sampled, row.faults) == (1, 1, [])
+
+
+def test_shards_are_counted_and_decoded(tmp_path: Path) -> None:
+    made.shards(tmp_path)
+    (row,) = check(ImagesConfig(root=str(tmp_path)))
+    assert row.ok
+    assert (row.found, row.sampled) == (len(TarShards.open(tmp_path)),) * 2
+
+
+def test_a_damaged_image_of_a_shard_is_a_fault_by_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        member = tarfile.TarInfo("x.jpg")
+        member.size = 4
+        shard.addfile(member, io.BytesIO(b"none"))
+    (row,) = check(ImagesConfig(root=str(tmp_path)))
+    assert row.fault_count == 1
+    assert "a.tar/x.jpg" in row.faults[0]
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.parquet", "a.h5"])
+def test_an_archive_in_the_place_of_a_folder_comes_with_advice(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"x")
+    for read in (lambda: check(ImagesConfig(root=str(path))), lambda: TarShards.open(path), lambda: labels_of(path)):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert str(path) in str(caught.value)
+        assert caught.value.hint == unread_container(name)
 
 
 def test_pairs_sizes_and_values_are_faults_by_path(tmp_path: Path) -> None:
