@@ -260,8 +260,15 @@ def _index(node: Tree | list[Any], part: str, where: str) -> Any:
     return int(part)
 
 
+SPLIT_PLACE = "{split}"
+"""Stands in paths of settings where the name of a split comes."""
+
+
 def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
-    """Set ``a.b=value`` (value in YAML spelling; list items by number) on a copy of ``source``."""
+    """Set ``a.b=value`` (value in YAML spelling; list items by number) on a copy of ``source``.
+
+    A value that begins with ``{split}`` is a path, quoted or not.
+    """
     tree, places = copy.deepcopy(source.tree), dict(source.places)
     for text in overrides:
         dotted, equals, value = text.partition("=")
@@ -274,7 +281,8 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
                 f"{where}: has letters that this locale ({sys.getfilesystemencoding()}) does not know",
                 "set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
             )
-        parsed = _plain(_parse(value, where, round_trip=False), where, "", {})
+        is_path = value.strip().startswith(SPLIT_PLACE)  # a path by split, which YAML would take for a mapping
+        parsed = value.strip() if is_path else _plain(_parse(value, where, round_trip=False), where, "", {})
         node: Any = tree
         *parents, last = dotted.split(".")
         if len(parents) > _MAX_DEPTH:

@@ -86,6 +86,12 @@ def test_scientific_numbers_are_numbers(tmp_path: Path) -> None:
     assert load(path, ("lr=5e-4",)).lr == 5e-4
 
 
+@pytest.mark.parametrize("value", ["{split}", "'{split}'", "{split}_labels", " {split}/a b ", "labels/{split}"])
+def test_a_path_by_split_needs_no_quotes(value: str) -> None:
+    source = apply_overrides(RawConfig({}), [f"title={value}"])
+    assert validate(Outer, source).title == value.strip().strip("'")
+
+
 def test_extends_and_overrides_and_places(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("title: base\nmodel: {depth: 3}\nlr: 0.5\n")
     (tmp_path / "study.yaml").write_text("extends: base.yaml\nmodel:\n  init: {name: scaled}\n")
