@@ -38,7 +38,7 @@ HDF5 = frozenset({"h5", "hdf5", "mat"})
 
 
 def unread_container(name: str) -> str | None:
-    """What to do with a file that may hold images and is not read in place, by its name; None for all other files."""
+    """Advice, by its name, for a file that may hold images and is not read in place; None for all other files."""
     ending = name.lower().rpartition(".")[2]
     if ending == "parquet":
         return "Parquet files are not read: write their images to files, or to .tar shards"
