@@ -97,7 +97,7 @@ KAPPAS = {
     "kappa_k": "κ(K), lower bound",
     "kappa_weights": "κ(J) by WQ, WK, WV",
     "kappa_weights_bound": "Theorem 3.1's bound of κ(J)",
-    "kappa_weights_ceiling": "what κ(J) cannot exceed",
+    "kappa_weights_ceiling": "upper bound of κ(J)",
 }
 _SIGNALS = {
     "token_cosine": "token cosine",
