@@ -38,11 +38,15 @@ def test_the_committed_list_is_of_ten_classes(tmp_path: Path) -> None:
     assert (tmp_path / "again.gz").read_bytes() == NAMES.read_bytes()
 
 
-def picture(path: Path, size: tuple[int, int]) -> None:
+def picture(path: Path, size: tuple[int, int], box: tuple[int, int, int, int] | None = None) -> None:
+    """A picture of blocks, with an object of one colour in ``box``: boxes are compared with edges."""
     path.parent.mkdir(parents=True, exist_ok=True)
     seed = zlib.crc32("/".join(path.parts[-3:]).encode())  # no two files are equal: a study would refuse them
     blocks = np.random.default_rng(seed).integers(0, 256, (7, 9, 3), np.uint8)
-    Image.fromarray(blocks).resize(size, Image.Resampling.BICUBIC).save(path)
+    image = Image.fromarray(blocks).resize(size, Image.Resampling.BICUBIC)
+    if box is not None:
+        image.paste((255, 0, 255), box)
+    image.save(path)
 
 
 def made_sources(root: Path, images: int = 1) -> Sources:
@@ -56,7 +60,7 @@ def made_sources(root: Path, images: int = 1) -> Sources:
         folder = root / "VOCdevkit" / f"VOC{year}"
         every = [f"{stem}{i or ''}" for i in range(images) for stem in stems]
         for name in every:
-            picture(folder / "JPEGImages" / f"{name}.jpg", (500, 448))
+            picture(folder / "JPEGImages" / f"{name}.jpg", (500, 448), (0, 0, 250, 224))
             annotate(folder / "Annotations" / f"{name}.xml", (1, 1, 250, 224))
         write_list(folder / "ImageSets" / "Main" / "trainval.txt", every)
     folder = root / "VOCdevkit" / "VOC2012"
@@ -92,7 +96,7 @@ def annotate(path: Path, corners: tuple[int, int, int, int]) -> None:
 def made_coco(root: Path, name: str, images: int) -> None:
     entries, boxes = [], []
     for number in range(1, images + 1):
-        picture(root / name / f"small{number}.png", (100, 90))
+        picture(root / name / f"small{number}.png", (100, 90), (10, 20, 40, 60))
         entries.append({"id": number, "file_name": f"small{number}.png", "height": 90, "width": 100})
         boxes.append({"id": number, "image_id": number, "category_id": 3, "bbox": [10, 20, 30, 40], "iscrowd": 0})
     content = {"images": entries, "annotations": boxes, "categories": [{"id": 3, "name": "dog"}]}
