@@ -202,9 +202,8 @@ def section(sentence: Sentence, rows: Sequence[Mapping[str, Any]], trained: Sequ
     for reading in sentence.readings:
         name = f"**{reading.name}** (ours)" if reading is sentence.ours else reading.name
         own = [row for row in rows if (row["sentence"], row["reading"]) == (sentence.name, reading.name)]
-        network = reading.small if "-" in reading.small else f"{reading.small}-adamw"
         cells = [_cell([row[field] for row in own]) for field in fresh]
-        cells += [_percent(of_network(trained, network, column)) for column in columns]
+        cells += [_percent(of_network(trained, reading.small_network, column)) for column in columns]
         lines.append([name, "<br>".join(f"`{one}`" for one in reading.settings), *cells])
     titles = ["reading", "setting", *(MEASURES[field] for field in fresh), *columns]
     return [

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from dinoskip.data.equal_images import READERS, ImageFiles
 from dinoskip.data.listing import evenly_spread
+from dinoskip.data.turns import TURNS
 from dinoskip.errors import DataError
-from dinoskip.io.images import grey_thumbnail
+from dinoskip.io.images import grey_thumbnail, turn_upright
 
 VERSION = 3
 """Of the comparison: part of the key under which a result is kept."""
@@ -36,21 +37,17 @@ _FLAT = 3.0  # standard deviation of grey levels: fog and night are all alike
 _ROWS = 256  # of the table of distances at a time
 
 
-TURNS = 8
-
-
 def turned(pictures: NDArray[Any], turn: int) -> NDArray[Any]:
-    """Square pictures (..., S, S) rotated by ``turn`` mod 4 quarters, from ``turn`` 4 on also mirrored; 0: as is."""
-    rotated = np.rot90(pictures, turn % 4, axes=(-2, -1))
-    return rotated[..., ::-1] if turn >= 4 else rotated
+    """Square pictures (N, S, S) turned as :func:`dinoskip.io.images.turn_upright` turns one; 1: as they are."""
+    return np.moveaxis(turn_upright(np.moveaxis(pictures, 0, -1), turn), -1, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails:
     """Pictures of a set that say something: their ``numbers`` int64 (N,), ``hashes`` uint64 (8, N) and small pictures.
 
-    ``small`` float32 (N, 256) have mean 0 and length 1. Row t of ``hashes`` is of the pictures that :func:`turned`
-    turns. ``looked_at`` of ``total`` images were decoded.
+    ``small`` float32 (N, 256) have mean 0 and length 1. Row t - 1 of ``hashes`` is of the pictures after
+    :func:`turned` by t. ``looked_at`` of ``total`` images were decoded.
     """
 
     numbers: NDArray[np.int64]
@@ -73,7 +70,7 @@ class Thumbnails:
         small = small[told] - small[told].mean(1, keepdims=True)
         small /= np.linalg.norm(small, axis=1, keepdims=True)
         kept = np.array(numbers, dtype=np.int64)[told]
-        hashes = np.stack([hashes_of(turned(grey[told], turn)) for turn in range(TURNS)])
+        hashes = np.stack([hashes_of(turned(grey[told], turn)) for turn in TURNS])
         return cls(kept, hashes, small, len(chosen), len(files))
 
 
@@ -136,14 +133,14 @@ class NearPair(NamedTuple):
     partners: int
 
 
-def near_pairs(first: Thumbnails, second: Thumbnails, turn: int = 0) -> list[NearPair]:
+def near_pairs(first: Thumbnails, second: Thumbnails, turn: int = 1) -> list[NearPair]:
     """Pairs of numbers of near-equal images: for each of ``first``, turned, that has one, the one most like it."""
     pairs = []
     square = first.small.reshape(-1, _THUMBNAIL, _THUMBNAIL)
     small = turned(square, turn).reshape(first.small.shape)
-    bits, least = (_NEAREST_BITS_TURNED, _CORRELATION_TURNED) if turn else (_NEAREST_BITS, _CORRELATION)
+    bits, least = (_NEAREST_BITS_TURNED, _CORRELATION_TURNED) if turn != 1 else (_NEAREST_BITS, _CORRELATION)
     for start in range(0, len(small), _ROWS):
-        rows = first.hashes[turn, start : start + _ROWS, None]
+        rows = first.hashes[turn - 1, start : start + _ROWS, None]
         near = np.bitwise_count(rows ^ second.hashes[0][None]) <= bits
         for row in np.flatnonzero(near.any(1)).tolist():
             others = np.flatnonzero(near[row])
@@ -156,7 +153,7 @@ def near_pairs(first: Thumbnails, second: Thumbnails, turn: int = 0) -> list[Nea
 
 def near_images(scored: ImageFiles, fitted: ImageFiles, of_scored: Thumbnails, of_fitted: Thumbnails) -> NearCommon:
     """Return how many images of ``scored`` have a near copy in ``fitted`` that is not the same file by its bytes."""
-    turns = reversed(range(TURNS))  # the copy that is not turned is named, where there is one
+    turns = reversed(TURNS)  # the copy that is not turned is named, where there is one
     found = {pair.first: pair for turn in turns for pair in near_pairs(of_scored, of_fitted, turn)}
     pairs = [pair for _, pair in sorted(found.items()) if not _same(scored, fitted, pair)]
     example = (scored.shown(pairs[0].first), fitted.shown(pairs[0].second)) if pairs else ("", "")

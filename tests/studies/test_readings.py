@@ -122,7 +122,7 @@ def test_the_studies_of_minutes_train_the_readings() -> None:
         for reading in sentence.readings:
             if not reading.small:
                 continue
-            name = reading.small if "-" in reading.small else f"{reading.small}-adamw"
+            name = reading.small_network
             found.add(name)
             if not sentence.unmeasured:
                 model, expected = variants[name].model, network(reading).init.model_dump()

@@ -27,6 +27,11 @@ class Reading:
     variant: str = ""
     small: str = ""
 
+    @property
+    def small_network(self) -> str:
+        """The network in the study of minutes, with its optimizer; AdamW where ``small`` names none."""
+        return self.small if "-" in self.small else f"{self.small}-adamw"
+
 
 @dataclass(frozen=True)
 class Sentence:
