@@ -26,9 +26,9 @@ for name in PATHS:
 """``python -m tests.device.table`` ends at the first path that fails; here the others are wanted, too."""
 
 
-WHOLE = ("tests/device/test_tasks.py", "tests/pipeline/test_tasks.py")
+WHOLE = ("tests/device/test_tasks.py",)
 """Those of whole tasks, which the part ``tasks`` runs."""
-TOGETHER = 8  # processes of tests on one GPU: each has a few GiB of it
+TOGETHER = 12  # processes of tests on one GPU: each has a few GiB of it, and a core of the sixteen
 _MARKED = re.compile(r"mark\.gpu|^from tests\.helpers\.devices import .*\bDEVICES\b", re.MULTILINE)
 
 
@@ -53,10 +53,12 @@ def run_marked(kit: Kit, name: str, tests: Sequence[str], spared: float) -> None
     """Run tests marked ``gpu`` in all of the part's time but ``spared`` seconds; on a CPU they are collected."""
     with kit.attempt(name):
         command = kit.command("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--no-header", "--tb=short")
-        limit = 300.0 if kit.tiny else max(10.0, kit.left() - spared)
+        command += ["-p", "no:benchmark"]  # its warnings, one a process, would be all that the tail shows
+        limit, more = 300.0 if kit.tiny else max(10.0, kit.left() - spared), {}
         if kit.cuda and importlib.util.find_spec("xdist"):  # compiling takes most of the time, on one core each
             command += ["-n", str(TOGETHER)]
-        out = _output([*command, "-rfE", *([] if kit.cuda else ["--collect-only"]), *tests], limit, {})
+            more = {"OMP_NUM_THREADS": "1"}  # with all cores' threads in each of eight, seven tests took 85 s
+        out = _output([*command, "-rfE", *([] if kit.cuda else ["--collect-only"]), *tests], limit, more)
         kit.say(name, files=len(tests), tail=out.strip().splitlines()[-40:])
 
 

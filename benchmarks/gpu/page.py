@@ -57,6 +57,8 @@ def of_run(rows: Sequence[Row]) -> list[str]:
     for part, about in PARTS.items():
         own = [row for row in rows if row["part"] == part and row["name"] != PART_ENDED]
         codes = [str(row["code"]) for row in rows if row["part"] == part and row["name"] == PART_ENDED]
+        if not own and not codes:  # not asked for
+            continue
         ended = codes[-1] if codes else "not run"  # a part that had no time left may be run again on the same machine
         title = f"{part}: {about.measures} ({ended})"
         lines += folded(title, [*markdown_table(["result", "values"], [[row["name"], _values(row)] for row in own])])

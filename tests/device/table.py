@@ -53,7 +53,7 @@ STATED: dict[str, Stated] = {
     "DINO step, muon, crops": Stated(1, 0, 1283),
     "DINO step, muon, decode": Stated(1, 0, 1493),
     "DINO step, muon, resident": Stated(1, 0, 1493),
-    "DINO step, soap, crops, refresh": Stated(2, 0, 1327),
+    "DINO step, soap, crops, refresh": Stated(2, 0, 1711),
     "DINO step, ecs, crops, refresh": Stated(28, 0, 1258),
     "DINO step, klshampoo, crops, refresh": Stated(2, 0, 1555),
     "iBOT step, adamw, decode": Stated(1, 0, 1356),

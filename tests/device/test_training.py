@@ -1,11 +1,13 @@
 """DINO steps on each device: what they compute, against a CPU; what they wait for, compile, and keep in memory.
 
 The bounds are a few times what the order of summation alone does on a CPU, where images of a batch were swapped. In
-float32 SOAP's bases of directions without gradient are rounding: its moves are compared in float64, and its losses.
+float32 SOAP's bases of directions without gradient are rounding: its moves are compared with float64 gradients, on a
+CPU alone (its own state is float32 whatever the parameters are), and its losses.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache
 
@@ -19,7 +21,9 @@ from tests.helpers.dino_steps import OPTIMIZERS, DinoSteps, relative
 
 STEPS = 6
 CPU = torch.device("cpu")
-DOUBLE_MOVES = 1e-8  # of 1e-12 by the order of summation
+# Of 1e-12 by the order of summation. On CUDA torch's weight norm of float64 is as exact as float32 (3e-8 of the head's
+# output, 2e-6 of AdamW's moves on an H100, 2026-11-27); everything before the head agrees to 1e-13.
+DOUBLE_MOVES = {"cpu": 1e-8, "cuda": 1e-5}
 FLOAT_MOVES = 0.01  # AdamW, of 2e-4: the sign of a gradient that is rounding alone moves a weight as far as any other
 FLOAT_LOSS = {"adamw": 1e-4, "soap": 0.02}  # of 1e-6 and 0.003
 BF16_MOVES, BF16_LOSS = 0.15, 0.1  # of 0.06 and 0.04 on a CPU
@@ -45,15 +49,17 @@ def largest_difference(steps: DinoSteps, other: DinoSteps) -> float:
     return max(abs(a - b) for a, b in zip(steps.losses, other.losses, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("device", "optimizer"),
+    [*itertools.product(["cpu"], OPTIMIZERS), pytest.param("cuda", "adamw", marks=pytest.mark.gpu)],
+)
 def test_moves_in_float64_are_those_of_a_cpu(device: str, optimizer: str) -> None:
     steps = DinoSteps(torch.device(device), optimizer, double=True, swapped=True)
     steps.take(STEPS)
     wanted = reference(optimizer, double=True)
     assert wanted.losses[-1] < wanted.losses[0]
-    assert relative(steps.moves(), wanted.moves()) < DOUBLE_MOVES
-    assert largest_difference(steps, wanted) < DOUBLE_MOVES
+    assert relative(steps.moves(), wanted.moves()) < DOUBLE_MOVES[device]
+    assert largest_difference(steps, wanted) < DOUBLE_MOVES[device]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

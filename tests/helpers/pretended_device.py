@@ -42,7 +42,7 @@ aten = torch.ops.aten
 READS = {
     "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select",
     "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::bincount", "aten::_linalg_eigh",
-    "aten::_linalg_svd", "aten::_linalg_solve_ex", "aten::linalg_cholesky_ex", "aten::linalg_inv_ex",
+    "aten::_linalg_svd", "aten::_linalg_solve_ex", "aten::linalg_inv_ex",
 }  # fmt: skip
 # No kernel: memory without content, or other metadata.
 SILENT = {

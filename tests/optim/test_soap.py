@@ -17,6 +17,7 @@ from dinoskip.optim import SOAP, KLShampoo
 from dinoskip.optim.preconditioned import Incidents
 from dinoskip.optim.soap import (
     Solve,
+    cholesky_q,
     eigenvectors,
     merge_from_left,
     merge_from_right,
@@ -27,6 +28,7 @@ from dinoskip.optim.soap import (
     sorted_power_iteration,
     tiles,
 )
+from tests.helpers.devices import DEVICES
 
 
 class Oracle:
@@ -309,10 +311,41 @@ def test_a_broken_factor_leaves_the_old_basis(solve: Solve, bad: float) -> None:
         assert order[2].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.gpu
-def test_streams_give_the_same_basis_as_lapack() -> None:
+def unsigned(given: Tensor, like: Tensor) -> Tensor:
+    """Columns turned to the side on which those of ``like`` are: QR leaves their signs open."""
+    return given * (given * like).sum(-2, keepdim=True).sign()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_cholesky_gives_the_basis_of_lapack(device: str) -> None:
     power = factors(9, 64)
-    torch.testing.assert_close(orthonormal(power.cuda()).cpu(), orthonormal(power), rtol=0, atol=1e-3)
+    basis = cholesky_q(power.to(device)).cpu()
+    wanted = torch.linalg.qr(power.double()).Q.float()
+    torch.testing.assert_close(unsigned(basis, wanted), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rank", [0, 1, 4])
+def test_cholesky_is_orthonormal_and_the_same_each_time_at_low_rank(device: str, rank: int) -> None:
+    """As the class token's factor is in the first steps: all but a few columns are rounding."""
+    noise = torch.Generator().manual_seed(1)
+    rows = torch.randn(rank, 96, generator=noise) * 1e-3
+    factor = (rows.T @ rows)[None].to(device)
+    power = torch.bmm(factor, torch.linalg.eigh(factor).eigenvectors.flip(-1))
+    bases = [cholesky_q(power) for _ in range(8)]
+    assert all(torch.equal(basis, bases[0]) for basis in bases)
+    eye = torch.eye(96, dtype=torch.float64)
+    basis = bases[0][0].double().cpu()
+    torch.testing.assert_close(basis.T @ basis, eye, rtol=0, atol=1e-5)
+    if not rank:
+        assert torch.equal(basis, eye)
+
+
+def test_cholesky_of_what_is_not_finite_is_nan() -> None:
+    power = factors(3, 8)
+    power[1, 2, 3] = torch.inf
+    found = cholesky_q(power)
+    assert torch.isfinite(found).flatten(1).all(1).tolist() == [True, False, True]
 
 
 # --- shapes
