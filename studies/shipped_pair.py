@@ -25,6 +25,7 @@ from dinoskip.io.files import MANIFEST, write_manifest, write_text
 from dinoskip.models.export import hash_weights, load_weights, save_weights
 from dinoskip.results.rows import EvalResult, read_rows
 from dinoskip.runtime.environment import describe
+from dinoskip.runtime.provenance import utc_date
 from dinoskip.settings.shipped import FOLDER, SHIPPED, ShippedNetwork
 from dinoskip.settings.specs import declared_weights, run_weights
 
@@ -67,7 +68,7 @@ def ship(network: ShippedNetwork, output: Path) -> None:
     weights = run_weights(str(run))
     state, config, info = load_weights(weights)
     about = {**info, "learning_rate": network.learning_rate, "data": "Imagenette", "objective": "patch_contrast"}
-    about["float32_weights"] = hash_weights(state)
+    about |= {"float32_weights": hash_weights(state), "date": utc_date()}
     save_weights(network.weights, {name: tensor.half() for name, tensor in state.items()}, config, about)
 
 

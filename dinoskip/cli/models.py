@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dinoskip import __version__
 from dinoskip.cli.arguments import Args, command, count, group, network_argument, print_table
 from dinoskip.errors import ConfigError
 from dinoskip.io.files import sha256_file, write_text
 from dinoskip.io.output import Output, given_file, given_folder
 from dinoskip.results.rows import normalisation_of
 from dinoskip.runtime.console import log, say
+from dinoskip.runtime.provenance import utc_date
 from dinoskip.settings.specs import run_weights, split_spec
 from dinoskip.settings.vit_config import SHAPES, timm_name
 
@@ -147,22 +149,33 @@ def convert(args: Args) -> int:
 
 
 def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
-    """Tensors, model and info of a spec: of weights of ours, or of a file that fits one of our networks."""
+    """Tensors, model and info of a spec: of weights of ours, or of a file that fits one of our networks.
+
+    The info says where they come from, too: file and sha256, and version and date of the conversion.
+    """
     from dinoskip.models.export import load_weights  # torch, as below
     from dinoskip.models.from_file import as_ours, is_ours, load_vit_file
 
     kind, place, options = split_spec(spec)
     if kind not in {"run", "weights", "dino", "file"}:
         raise ConfigError(f"models convert: {spec} is neither a run nor a checkpoint's path")
-    if kind == "run":
-        return load_weights(run_weights(place, **options))
-    if is_ours(place):
-        return load_weights(place)
+    if kind == "run" or is_ours(place):
+        weights = run_weights(place, **options) if kind == "run" else Path(place)
+        state, config, info = load_weights(weights)
+        return state, config, info | _converted(weights)
     if beside := sorted({"mean", "std", "pos_embed", "layers", "image_size"} & options.keys()):
         raise ConfigError(f"models convert: {spec}: {', '.join(beside)}: is not kept in a weights file", "leave it out")
-    model = load_vit_file(place, **options).model
-    source = {"converted_from": Path(place).name, "converted_sha256": sha256_file(Path(place))}
-    return model.state_dict(), as_ours(model, place), source
+    loaded = load_vit_file(place, **options)
+    config, statistics = as_ours(loaded, place)
+    return loaded.model.state_dict(), config, _converted(Path(place)) | {"normalisation": statistics}
+
+
+def _converted(weights: Path) -> dict[str, str]:
+    """Entries of a header that say which file was converted, by which version, when."""
+    return {
+        "converted_from": weights.name, "converted_sha256": sha256_file(weights), "converted_by": __version__,
+        "converted": utc_date(),
+    }  # fmt: skip
 
 
 def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, info: dict[str, Any]) -> str:

@@ -13,7 +13,12 @@ import timm
 import torch
 
 from dinoskip.cli import main
+from dinoskip.errors import ConfigError
+from dinoskip.io.files import sha256_file
 from dinoskip.models import GrayingConfig, load_backbone, save_timm_folder
+from dinoskip.models.adapter import LoadedModel
+from dinoskip.models.export import load_weights
+from dinoskip.models.from_file import as_ours
 from tests.helpers.small_network import random_vit
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -98,6 +103,16 @@ def test_models_convert_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (
         main(["models", "convert", f"weights:{tmp_path / 'a' / 'model.safetensors'}", str(tmp_path / "b"), "-q"]) == 0
     )
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert (tmp_path / "a" / "config.json").read_bytes() == (tmp_path / "b" / "config.json").read_bytes()
+    _, _, info = load_weights(tmp_path / "b" / "model.safetensors")
+    assert info["converted_sha256"] == sha256_file(tmp_path / "a" / "model.safetensors")
+    assert {"converted", "converted_by", "converted_from"} < info.keys()
     assert torch.equal(timm.create_model(f"local-dir:{tmp_path / 'b'}", pretrained=True).pos_embed, model.pos_embed)
+
+
+def test_a_network_of_other_image_statistics_is_not_made_one_of_ours() -> None:
+    """A weights file is always read with ImageNet's, so that it would see other images than it was trained with."""
+    model = random_vit(name="vit_mini_patch8", depth=2, img_size=32)
+    assert as_ours(LoadedModel(model), "file")[0].name == "vit_mini_patch8"
+    with pytest.raises(ConfigError, match=r"0\.5"):
+        as_ours(LoadedModel(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)), "file")
