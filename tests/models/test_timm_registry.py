@@ -15,7 +15,7 @@ import torch
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError
 from dinoskip.io.files import sha256_file
-from dinoskip.models import GrayingConfig, load_backbone, save_timm_folder
+from dinoskip.models import GrayingConfig, create_model, load_backbone, save_timm_folder
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_weights
 from dinoskip.models.from_file import as_ours
@@ -112,7 +112,7 @@ def test_models_convert_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_network_of_other_image_statistics_is_not_made_one_of_ours() -> None:
     """A weights file is always read with ImageNet's, so that it would see other images than it was trained with."""
-    model = random_vit(name="vit_mini_patch8", depth=2, img_size=32)
+    model = create_model("vit_mini_patch8", depth=2, img_size=32)
     assert as_ours(LoadedModel(model), "file")[0].name == "vit_mini_patch8"
     with pytest.raises(ConfigError, match=r"0\.5"):
         as_ours(LoadedModel(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)), "file")
