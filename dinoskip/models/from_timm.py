@@ -215,11 +215,11 @@ def network_rules(model: Any) -> Callable[..., Any]:
     return published or (lambda state, model: dict(state.get("state_dict", state)))
 
 
-def _from_file(path: Path, model: Any, role: str | None, prefix: str | None) -> dict[str, Tensor]:
-    """A file's state for the model: the network that has its names in any wrapping, else as timm's rules read the file.
+def _from_file(path: Path, model: Any, role: str | None, prefix: str | None) -> tuple[dict[str, Tensor], str]:
+    """A file's state for the model, and where in the file it was found ("": not in a wrapping).
 
-    Last the ViT in its wrapping, under its authors' names. What is said of a file that does not fit is of the reading
-    that comes nearest.
+    Read are the network that has its names in any wrapping, else the file as timm's rules take it, last the ViT in its
+    wrapping, under its authors' names. What is said of a file that does not fit is of the reading that comes nearest.
     """
     content = read_content(path)
     if not isinstance(content, Mapping):
@@ -229,12 +229,13 @@ def _from_file(path: Path, model: Any, role: str | None, prefix: str | None) -> 
     network = find_network(content, model.state_dict().keys(), path, role, prefix)
     if network is not None:
         try:
-            return _whole(str(path), model, network.tensors)
+            return _whole(str(path), model, network.tensors), network.taken
         except WeightsError as error:
             said = error
-    for read in (lambda: content, lambda: _of_a_vit(content, path, role, prefix)):
+    for read in (lambda: (content, ""), lambda: _of_a_vit(content, path, role, prefix)):
         try:
-            return _whole(str(path), model, read())
+            published, taken = read()
+            return _whole(str(path), model, published), taken
         except WeightsError as error:
             said = said or error
     if network is None:
@@ -246,10 +247,10 @@ def _from_file(path: Path, model: Any, role: str | None, prefix: str | None) -> 
     raise said  # type: ignore[misc]
 
 
-def _of_a_vit(content: Any, path: Path, role: str | None, prefix: str | None) -> dict[str, Tensor]:
+def _of_a_vit(content: Any, path: Path, role: str | None, prefix: str | None) -> tuple[dict[str, Tensor], str]:
     tower = find_tower(content, path, role, prefix)
     clip = "visual." if "class_embedding" in tower.tensors else ""  # timm knows CLIP by this prefix
-    return {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()}
+    return {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()}, tower.taken
 
 
 def open_branches_(model: nn.Module) -> int:
@@ -287,8 +288,13 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
     if file is not None:
         path = Path(file).expanduser()
         refuse_skipless_weights(path, f"timm:{name}")
-        state = _from_file(path, model, role, prefix) if tensors is None else _whole(str(path), model, tensors)
+        if tensors is None:
+            state, taken = _from_file(path, model, role, prefix)
+        else:
+            state, taken = _whole(str(path), model, tensors), ""
         model.load_state_dict(state)
+        under = f"; found under {taken}" if taken else ""
+        return LoadedModel(model, read_as=f"{path.name}: {len(state)} tensors of timm:{name}{under}")
     elif pretrained:
         try:
             if name.startswith("local-dir:"):

@@ -108,7 +108,9 @@ def test_a_bare_path_and_a_name_find_the_network(tmp_path: Path, wrapping: str) 
     assert "\n" not in bare.info["read_as"]
     assert "assumed" in bare.info["read_as"]
     if wrapping != "Lightly":  # numbers are no names of the library
-        assert same(load_backbone(f"{spec},file={file}"), made)
+        named = load_backbone(f"{spec},file={file}")
+        assert same(named, made)
+        assert ("state_dict_ema" in named.info["read_as"]) == (wrapping == "EMA"), "the copy that is taken is said"
 
 
 def test_features_are_the_networks(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def _directions(opened: NormalsDataset) -> Count:
 
 
 # Of a metre: millimetres, TUM's and KITTI's maps, centimetres, inches (1 / .0254).
-_UNITS = (1000.0, 5000.0, 256.0, 100.0, 39.37)
+_MILLIMETRES, _KITTI = 1000.0, 256.0
+_UNITS = (_MILLIMETRES, 5000.0, _KITTI, 100.0, 39.37)
 
 
 def _is_plausible(quantiles: Sequence[float], per_metre: float, *, outdoor: bool) -> bool:
@@ -53,21 +54,35 @@ def _scale(values: LabelValues) -> Finding | None:
         whole = values.read > values.unreadable
         return Finding("depth-scale", "doubtful", "no pixel of depth is measured", "see the files") if whole else None
     plausible = partial(_is_plausible, values.quantiles, outdoor=values.outdoor)
+    other = [unit for unit in _UNITS if unit != values.per_metre and plausible(unit)]
     if plausible(values.per_metre):
-        return None
+        return _of_two_units(values, other) if other and not values.outdoor else None
     near, middle, far = (value / values.per_metre for value in values.quantiles)
     place = "street" if values.outdoor else "room"
     text = (
         f"at {values.per_metre:g} a metre half of the depths are below {middle:.2f} m and 96 % between {near:.2f} and "
         f"{far:.2f} m, which no {place} is"
     )
-    other = [unit for unit in _UNITS if unit != values.per_metre and plausible(unit)]
     is_street = _is_plausible(values.quantiles, values.per_metre, outdoor=True)
     more = _STREET if is_street and not values.outdoor else ""
     if len(other) == 1 and not values.outdoor:
         return Finding("depth-scale", "refused", text, f"per_metre={other[0]:g} reads them as a room{more}")
     settings = " or ".join(f"per_metre={unit:g}" for unit in other) or "per_metre=..."
     return Finding("depth-scale", "doubtful", text, f"say the unit: {settings}{more}")
+
+
+def _of_two_units(values: LabelValues, other: Sequence[float]) -> Finding | None:
+    """Depth that is a room's in millimetres and in 1/256 m, where 4 m would be taken for 1 m.
+
+    Of 13 maps of four indoor sensors in their own unit none is. Of 1/5000 m nothing is said: the composed rooms, with
+    4 m in millimetres, would be a desk's.
+    """
+    if values.per_metre != _MILLIMETRES or _KITTI not in other:
+        return None
+    millimetres, large = values.quantiles[1] / _MILLIMETRES, values.quantiles[1] / _KITTI
+    text = f"half of the depths are below {millimetres:.2f} m in millimetres, below {large:.2f} m at {_KITTI:g} a metre"
+    text += ", and rooms are like either"
+    return Finding("depth-unit", "doubtful", text, f"per_metre={_KITTI:g} reads large rooms")
 
 
 _ENOUGH, _MOSTLY = 10, 0.8  # maps, and the share of them whose floor is farther: of 40 composed rooms none is

@@ -137,6 +137,19 @@ def test_metres_against_what_a_sensor_sees(tmp_path: Path, written: int, declare
     assert np.abs(opened.depth(0) - metres).max() < 0.01
 
 
+def test_large_rooms_of_1_256_m_are_not_taken_for_small_ones_in_millimetres(tmp_path: Path) -> None:
+    save(tmp_path / "i.jpg", np.zeros((*SIZE, 3), np.uint8))
+    (tmp_path / "nyu_train.txt").write_text("i.jpg d.png 1\n")
+    metres = np.linspace(1.5, 7.5, SIZE[0] * SIZE[1]).reshape(SIZE)
+    save(tmp_path / "d.png", np.rint(256 * metres).astype(np.uint16))
+    found = judged("depth", ["train"], kind="nyu", root=str(tmp_path))
+    assert stopping(found) == [("doubtful", "depth-unit")]
+    assert "per_metre=256" in found[0].remedy
+    assert not judged("depth", ["train"], kind="nyu", root=str(tmp_path), per_metre=256)
+    save(tmp_path / "d.png", np.rint(1000 * metres).astype(np.uint16))
+    assert not judged("depth", ["train"], kind="nyu", root=str(tmp_path))
+
+
 def test_maps_whose_floor_is_farther_are_doubtful(tmp_path: Path) -> None:
     metres = np.linspace(4.1, 0.9, SIZE[0] * SIZE[1]).reshape(SIZE)
     for number in range(10):
