@@ -33,6 +33,8 @@ def of_end(code: int, log: str, allowed: Collection[int], named: Collection[str]
 
     ``named`` are texts of which an error must contain one: the damaged file, its output, the disk.
     """
+    if code == -signal.SIGINT and 130 in allowed and "Traceback" in log and "dinoskip" not in log:
+        return "stopped"  # Python itself was interrupted, before it had come to the program
     if "Traceback (most recent call last)" in log or "Fatal Python error" in log:
         return f"FAULT: a traceback, exit {code}"
     if code in BY_SYSTEM and 75 in allowed and not _at_work(log):

@@ -79,6 +79,12 @@ def test_how_a_run_may_end(code: int, log: str, expected: str) -> None:
     assert of_end(code, log, {-9, 3, 75}, names_of(FILE, STUDY)) == expected
 
 
+def test_python_that_is_interrupted_before_the_program_is_no_fault_of_it() -> None:
+    log = 'Traceback (most recent call last):\n  File "<frozen site>", line 1\nKeyboardInterrupt\n'
+    assert of_end(-2, log, {130}, ()) == "stopped"
+    assert of_end(-2, log.replace("<frozen site>", "dinoskip/cli/__init__.py"), {130}, ()).startswith("FAULT")
+
+
 def test_what_is_removed_when_a_file_is_damaged() -> None:
     assert output_of(FILE, STUDY) == FILE.parents[1]
     assert output_of(STUDY / "report/index.html", STUDY) == STUDY / "report/index.html"

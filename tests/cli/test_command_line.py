@@ -189,6 +189,30 @@ sys.exit(cli.main(["doctor"]))
     assert "Traceback" not in done.stderr
 
 
+def test_ctrl_c_while_the_command_line_is_imported_is_no_traceback() -> None:
+    """A run of ``tests/chaos`` (2026-11-27, seed 401) met it 0.06 s after the start."""
+    text = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dinoskip.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+
+import dinoskip
+assert "dinoskip.errors" not in sys.modules
+sys.meta_path.insert(0, Interrupt())
+from dinoskip.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text, "doctor"], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
 def test_a_second_request_that_comes_in_a_destructor_keeps_its_meaning(number: str, code: int) -> None:
     """A training that was asked twice to end for preemption said that Ctrl-C had ended it."""
