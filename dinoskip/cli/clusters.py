@@ -19,6 +19,8 @@ from dinoskip.data.photographs import open_photographs
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.io.output import own_folder
 from dinoskip.pipeline.cluster import ClusterWorkers
+from dinoskip.pipeline.estimate.costs import checkpoints_bytes
+from dinoskip.pipeline.preflight import refuse_without_disk
 from dinoskip.pipeline.runner import Spread
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.runtime.console import log, say
@@ -145,11 +147,15 @@ def _settled(job: Args, on_gpus: bool) -> _Submitted:
         raise DataError(f"--data {data}: no such file or folder", "jobs must find it at this path, too")
     recipe: TrainConfig | None = None
     if job.handler is training.pretrain:
-        recipe = training.pretrain_job(job).pretrain
+        whole = training.pretrain_job(job)
+        recipe = whole.pretrain
         _refuse_batch(recipe, len(open_photographs(job.data, everything=job.everything)), "pretrain", job.data)
+        refuse_without_disk(Path(job.out), checkpoints_bytes(whole.model, recipe, whole.optimizer.state_bytes))
     elif job.handler is training.supervise:
-        recipe = validate(SupervisedJob, training.recipe_source(job, "supervise")).supervise
+        labelled = validate(SupervisedJob, training.recipe_source(job, "supervise"))
+        recipe = labelled.supervise
         _refuse_batch(recipe, len(LabelledFolder.open(training.training_folder(job.data))), "supervise", job.data)
+        refuse_without_disk(Path(job.out), checkpoints_bytes(labelled.model, recipe, labelled.optimizer.state_bytes))
     return _Submitted(Path(job.out), Path(job.out).name, recipe)
 
 

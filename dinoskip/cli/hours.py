@@ -45,14 +45,15 @@ def plan_on_cluster(args: Args, study: StudyBase, variants: Sequence[Variant], r
     with cores_counted_as(cluster.cpus_per_task):
         memory = estimates.peak_memory(images, study, variants, nodes)
     largest = max((node for node in memory if node not in cached), key=memory.__getitem__, default=None)
-    disk = _disk(every_cost, runner, study)
+    disk, left = _disk(every_cost, runner, study), {cost.node: cost.disk for cost in every_cost}
     if args.json:
         print_json({
             "card": card if cluster.gpus_per_node else None, "about": about, "jobs": cluster.jobs,
             "hours": whole.seconds / 3600, "idle": whole.idle, "peak_disk": disk, "not_listed": sorted(images.assumed),
             "memory": memory.get(largest) if largest else None, "memory_of": largest,
             "stages": [{"node": node, "hours": spent / 3600, "begins": whole.begins.get(node, 0.0) / 3600,
-                        "cached": node in cached, "parts": parts.get(node, 1)} for node, spent in seconds.items()],
+                        "cached": node in cached, "parts": parts.get(node, 1), "memory": memory.get(node),
+                        "disk": left.get(node)} for node, spent in seconds.items()],
         })  # fmt: skip
         return 0
     _print(cluster, whole, seconds, cached, runner)
@@ -112,5 +113,5 @@ def _print(
     digits = 1 if whole.seconds >= 3600 else 2
     say(
         f"{whole.seconds / 3600:,.{digits}f} hours over {cluster.jobs} jobs at once{trainings}, without queues; "
-        f"{whole.idle:.0%} of the jobs' time is idle"
+        f"{whole.idle:.0%} of the time of jobs is idle, whatever their number of GPUs"
     )

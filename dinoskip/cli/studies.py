@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.hours import plan_on_cluster, say_assumed
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.cli.settings import keys_of
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.io.files import find_below, read_json, write_json
 from dinoskip.io.output import own_folder
 from dinoskip.pipeline import cleaning, graph, stages
@@ -185,7 +186,28 @@ def run(args: Args) -> int:
         return 0
     spread = workers_of(args, study, runner)
     _note_command(study)
-    return _finish(runner, runner.run(chosen, spread), as_json=args.json)
+    return _finish(runner, _made(args, runner, chosen, spread), as_json=args.json)
+
+
+def _made(args: Args, runner: Runner, chosen: set[str], spread: Callable[[], Spread] | None) -> Mapping[str, str]:
+    """Run; where workers could not make some stages, first write the page of what is there, which names those."""
+    try:
+        return runner.run(chosen, spread)
+    except DinoskipError:
+        if runner.failed and "report" in chosen:
+            with suppress(DinoskipError):  # the first failure is what is told
+                again, _ = _page_of_what_is_there(args, runner.failed)
+                conclude(again, ("report",))
+        raise
+
+
+def _page_of_what_is_there(args: Args, failed: Mapping[str, str]) -> tuple[Runner, dict[str, str]]:
+    """Make the report of finished stages alone; ``failed`` are reasons why others are not."""
+    study, variants, runner = opened(args)
+    there = report_without_missing(runner.planner, runner.plan(), failed)
+    device = "cpu" if args.device == "auto" else args.device  # no network computes: a page is made without the GPU, too
+    runner = runner_of(study, variants, there, device=device, workers=args.workers)
+    return runner, runner.run({"report"})
 
 
 def _ranks() -> tuple[int, int]:
@@ -215,7 +237,7 @@ def run_spread(args: Args, study: StudyBase, runner: Runner, spread: Callable[[S
         _show_plan(runner, chosen, as_json=args.json)
         return 0
     _note_command(study)
-    return _finish(runner, runner.run(chosen, lambda: spread(study)), as_json=args.json)
+    return _finish(runner, _made(args, runner, chosen, lambda: spread(study)), as_json=args.json)
 
 
 def look(args: Args) -> tuple[StudyBase, Runner]:
@@ -310,11 +332,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
     target = markdown_file(args.markdown) if args.markdown else None
-    study, variants, runner = opened(args)
-    there = report_without_missing(runner.planner, runner.plan())
-    device = "cpu" if args.device == "auto" else args.device  # no network computes: a page is made without the GPU, too
-    runner = runner_of(study, variants, there, device=device, workers=args.workers)
-    happened = runner.run({"report"})
+    runner, happened = _page_of_what_is_there(args, {})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)
     return _finish(runner, happened, as_json=args.json)

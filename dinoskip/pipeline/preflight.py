@@ -129,10 +129,17 @@ def refuse_without_room(
     ``taken`` are bytes that unfinished work of theirs has there already.
     """
     needed = peak_disk([cost for cost in every_cost if cost.node in missing], readers, rules) - taken
+    refuse_without_disk(
+        place, needed, f"set storage.limit, evaluate fewer blocks, or go on anyway with --accept {DISK}"
+    )
+
+
+def refuse_without_disk(place: Path, needed: float, hint: str = "free some, or name another --out") -> None:
+    """:class:`DiskFull` if the disk of ``place`` has less than ``needed`` bytes free."""
     free = shutil.disk_usage(nearest(place)).free
     if needed > free:
         raise DiskFull(
             f"{place}: what is still to be computed takes about {human_bytes(needed)} at once, and {human_bytes(free)}"
             " are free",
-            f"set storage.limit, evaluate fewer blocks, or go on anyway with --accept {DISK}",
+            hint,
         )

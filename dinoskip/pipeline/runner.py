@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from dinoskip.errors import first_line
 from dinoskip.io.files import hash_of
 from dinoskip.io.output import refuse_link
 from dinoskip.pipeline.artifacts import Artifacts
@@ -72,6 +73,7 @@ class Runner:
         self._stage_of = {node.id: node.stage for node in nodes}
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers, self.accepted = device, workers, list(accepted)
+        self.failed: dict[str, str] = {}  # what a run's workers could not make, and why
 
     def plan(self) -> list[PlannedNode]:
         """Return the present state of every node (cached, run or waiting) and the reason for it."""
@@ -142,6 +144,7 @@ class Runner:
             self.planner, self.stores, self.stages, engine, partial(self._assignment, spread), progress, chosen,
             seconds, memory, spread.retries,
         ).run(steps)  # fmt: skip
+        self.failed = {name: first_line(error) for name, error in progress.failures.items()}
         progress.end()
         return happened
 

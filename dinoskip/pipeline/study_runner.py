@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from types import MappingProxyType
 
 from dinoskip.data.verdicts import DataVerdict, settle
 from dinoskip.errors import ConfigError, DataError
@@ -138,12 +139,15 @@ def _with_verdicts(node: Node, found: Sequence[DataVerdict]) -> Node:
     return replace(node, settings=replace(node.settings, said=[verdict.line for verdict in found]))
 
 
-def report_without_missing(planner: Planner, steps: Sequence[PlannedNode]) -> list[Node]:
+def report_without_missing(
+    planner: Planner, steps: Sequence[PlannedNode], failed: Mapping[str, str] = MappingProxyType({})
+) -> list[Node]:
     """The nodes of a study whose report waits for none that has not run: those are named in it as missing.
 
-    The same nodes if nothing is missing, or if there is nothing to report yet.
+    The same nodes if nothing is missing, or if there is nothing to report yet. ``failed``: why, of those that a run
+    could not make.
     """
-    missing = {step.node.id: _brief(step.reason) for step in steps if step.state != "cached"}
+    missing = {step.node.id: _brief(failed.get(step.node.id, step.reason)) for step in steps if step.state != "cached"}
     nodes = []
     for node in planner.nodes:
         left = {source: missing[source] for source in node.inputs.values() if source in missing}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dinoskip.cli import read_words, studies
+from dinoskip.cli import main, read_words, studies
 from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.io.files import MANIFEST, read_manifest, write_text
 from dinoskip.pipeline.executor import ForeignWorkers, LocalWorkers, named_function, places
@@ -17,6 +19,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.runner import Runner, Spread
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
+from dinoskip.pipeline.study import STAGES as STUDY_STAGES
 from tests.helpers.study import TINY
 
 SIZE = 600_000
@@ -137,3 +140,22 @@ def test_as_many_workers_as_gpus(
             studies.workers_of(args, study, runner)
     else:
         assert studies.workers_of(args, study, runner) is None, "its ranks share the work"
+
+
+@pytest.mark.slow  # a training, and a page
+def test_the_page_names_what_workers_could_not_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends with the failure's exit code, after the page of the other stages."""
+    knn = STUDY_STAGES["knn"]
+
+    def run_knn(task: Task) -> None:
+        if "skip-adamw" in task.out.parts:
+            raise DataError("it is bad")
+        knn.run(task)
+
+    monkeypatch.setitem(STUDY_STAGES, "knn", replace(knn, run=run_knn))
+    text = re.sub(r"\n(  (probe|tokencut|retrieve)|gallery): .*", "", TINY)
+    write_text(tmp_path / "study.yaml", f"{text}output: {tmp_path / 'runs'}\nrun: {{executor: '{__name__}:threads'}}\n")
+    assert main(["run", str(tmp_path / "study.yaml"), "-q"]) == 3
+    page = (tmp_path / "runs" / "tiny" / "report" / "index.html").read_text()
+    assert "knn/skip-adamw" in page
+    assert "it is bad" in page

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -211,6 +212,16 @@ def test_what_cannot_run_is_not_submitted(
     Path("cluster.yaml").write_text("nodes: 3\ngpus_per_node: 8\n")
     assert code_of("submit", *arguments) == 2
     assert message in capsys.readouterr().err
+    assert slurm.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("what", ["pretrain", "supervise"])
+def test_a_training_whose_checkpoints_the_disk_has_no_room_for_is_not_submitted(
+    what: str, study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dinoskip.pipeline.preflight.shutil.disk_usage", lambda path: SimpleNamespace(free=10_000_000))
+    assert code_of("submit", what, "--data", "photos", "--out", "runs/one", f"{what}.batch_size=4") == 6
+    assert "runs/one" in capsys.readouterr().err
     assert slurm.calls("sbatch") == []
 
 

@@ -106,17 +106,20 @@ def _trained(
     assert optimizer is not None
     if node.stage == "sweep":
         recipe = type(recipe).model_validate(short_recipe(dump(recipe), study.section(SweepSection)))
-    parameters, copies, classes = vit_parameters(model), 1, 0
-    if isinstance(recipe, PretrainSection):
-        step_cost = recipe.cost(model)
-        parameters, copies = parameters + step_cost.head, step_cost.networks
-    else:
-        classes = images.classes(recipe.dataset)
+    classes = 0 if isinstance(recipe, PretrainSection) else images.classes(recipe.dataset)
     seen, _ = trained_images(images, study, sweep=node.stage == "sweep")
     flop = float(image_flops(model, recipe, classes)) * seen
-    checkpoint = parameters * (4.0 * copies + optimizer.state_bytes)  # float32 has 4 bytes
-    disk = 0.0 if node.stage == "sweep" else checkpoint * (len(recipe.keep_epochs) + 1)
+    disk = 0.0 if node.stage == "sweep" else checkpoints_bytes(model, recipe, optimizer.state_bytes)
     return Cost(node.stage, node.variant, flop, disk, work=flop, kind=f"{node.stage} {optimizer.name}")
+
+
+def checkpoints_bytes(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, state_bytes: float) -> float:
+    """Bytes of the checkpoints that a training leaves; its optimizer's state has ``state_bytes`` a parameter."""
+    parameters, copies = vit_parameters(model), 1
+    if isinstance(recipe, PretrainConfig):
+        step_cost = recipe.cost(model)
+        parameters, copies = parameters + step_cost.head, step_cost.networks
+    return parameters * (4.0 * copies + state_bytes) * (len(recipe.keep_epochs) + 1)  # float32 has 4 bytes
 
 
 def trained_images(images: StudyImages, study: StudyBase, *, sweep: bool) -> tuple[int, int]:
