@@ -112,7 +112,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             number = trivial.shown, trivial.interval
             chosen.append((benchmark.label, trivial.model, "", "", *number, "no network"))
     if chosen:
-        print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
+        print_table(chosen, ("metric", "model", "block", "output", "value", "95 %", "block is"))
     if failed:
         say(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
 

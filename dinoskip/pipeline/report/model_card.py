@@ -152,6 +152,8 @@ def _results(source: CardSource) -> Iterator[str]:
         lines.append([shown.task, where, shown.metric, shown.shown, shown.interval, score.block.replace("b", ""),
                       score.how, f"{shown.protocol}, {shown.resolution}".strip(", "), str(shown.n)])  # fmt: skip
     yield from (*markdown_rows(head, lines), "")
+    if kernels := sorted({score.row.kernels for score in source.scores} - {""}):
+        yield f"Computed with the kernels {'; '.join(kernels)}.\n"
 
 
 def _training(source: CardSource) -> Iterator[str]:

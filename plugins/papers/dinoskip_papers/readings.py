@@ -144,7 +144,8 @@ SENTENCES: tuple[Sentence, ...] = (
         ),
         "One rate for both leaves the optimizer as the only difference. It is not tuned: a comparison of optimizers "
         "at it is no verdict on them.",
-        "A learning rate changes no fresh network.",
+        "A learning rate changes no fresh network. The sweep is not trained in the study of minutes: it chooses among "
+        "rates, of which the two rows above are two.",
     ),
     Sentence(
         "voc", "Training images of VOC2012", CUTTING, "section 6.2.1",
@@ -157,7 +158,8 @@ SENTENCES: tuple[Sentence, ...] = (
         ),
         "Probes of DINOv2 and of others use `trainaug`, so that their numbers can be compared with. Both are data sets "
         "of the study.",
-        "It is what a probe is trained on.",
+        "It is what a probe is trained on. Neither is in the study of minutes, whose images are synthetic: both "
+        "lists are of VOC2012 itself.",
     ),
     Sentence(
         "temperature", "Direction and beginning of the temperature", QUANTISATION, "section 4 (iii)",
