@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from dinoskip.data.folders import ImageFolder
@@ -19,13 +18,8 @@ def photographs_below(root: Path, *, everything: bool = False) -> ImageFolder:
     if everything:
         return ImageFolder.open(root)
     reading = recognise(root)
-    _say_once(str(root), reading.line, reading.noteworthy)
+    say(root, reading.line, noteworthy=reading.noteworthy)
     return ImageFolder(root, reading.photographs)
-
-
-@lru_cache(maxsize=256)
-def _say_once(root: str, line: str, noteworthy: bool) -> None:
-    say(root, line, noteworthy=noteworthy)
 
 
 def open_photographs(path: str | Path, *, everything: bool = False) -> Source:

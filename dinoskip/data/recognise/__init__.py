@@ -7,7 +7,7 @@ marks. Two layouts that take other photographs than each other are a mixture, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -216,6 +216,16 @@ def _notes(first: Layout, found: MapsFound) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def say(root: object, line: str, *, noteworthy: bool) -> None:
-    """Log in one line what was taken of a folder and what was left, as a warning where something was left out."""
-    (log.warning if noteworthy else log.info)("%s: %s", root, line)
+def say(root: Path, line: str, *, noteworthy: bool) -> None:
+    """Log in one line what was taken of a folder and what was left, as a warning where something was left out.
+
+    Once in a process, whatever the path to the folder: a command opens its images several times.
+    """
+    if next(_once(root.resolve(), line), False):
+        (log.warning if noteworthy else log.info)("%s: %s", root, line)
+
+
+@lru_cache(maxsize=1 << 10)
+def _once(folder: Path, line: str) -> Iterator[bool]:
+    """Yield True, the first time that it is asked for a line of a folder."""
+    return iter((True,))
