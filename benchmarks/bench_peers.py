@@ -29,6 +29,7 @@ from eval.labelled import LabelledTokens
 from eval.probe import fit_probes
 
 LAYERS = 12
+WARMUP = 1.5  # VisBench's epochs of warm-up
 
 
 def ours(scenes: ScenesConfig, root: Path, out: Path, epochs: int, rates: tuple[float, ...], size: int) -> None:
@@ -78,7 +79,9 @@ class Peer:
             )
             for split in ("train", "val")
         }
-        self.settings = {"num_classes": len(scenes.class_names) + 1, "epochs": epochs}
+        # Its warm-up of 1.5 epochs is refused where it would not end.
+        warmup = {} if epochs > WARMUP else {"warmup_epochs": 0}
+        self.settings = {"num_classes": len(scenes.class_names) + 1, "epochs": epochs, **warmup}
 
     def __call__(self, rate: float) -> None:
         """Fit and score one head."""
