@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_board [--networks 90] [--repeats 3]
 
-Each network has twelve blocks on twelve made-up data sets, so that 90 networks are 12,960 rows, in three studies without
-scores by image. Wall and processor time of one process, the least of the repeats; the goal is under 3 seconds.
+Each network has twelve blocks on twelve made-up data sets, so that 90 networks are 12,960 rows, in three studies
+without scores by image. Wall and processor time of one process, the least of the repeats; the goal is under 3 seconds.
 """
 
 from __future__ import annotations

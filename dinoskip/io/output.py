@@ -8,6 +8,7 @@ is replaced or removed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
@@ -92,6 +93,15 @@ def refuse_link(path: Path) -> Path:
     if linked:
         raise ConfigError(f"{path}: is a link, which dinoskip did not make here", "remove it, or name another output")
     return path
+
+
+def refuse_links_above(path: Path, root: Path) -> None:
+    """:class:`ConfigError` if a folder of ours between ``root`` and ``path`` is a link: it would lead into another's.
+
+    ``root`` itself is not looked at.
+    """
+    for folder in itertools.takewhile(lambda parent: parent != root, path.parents):
+        refuse_link(folder)
 
 
 def refuse_links_in(folder: Path) -> None:

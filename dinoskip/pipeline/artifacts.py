@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +22,7 @@ from dinoskip.io.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.io.output import own_folder, refuse_link, refuse_links_in, remove, remove_aside
+from dinoskip.io.output import own_folder, refuse_links_above, refuse_links_in, remove, remove_aside
 from dinoskip.settings.keys import with_defaults
 
 CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
@@ -205,6 +204,7 @@ class Artifacts:
         )
         publish_directory(partial, self.path(node, key), replace=replace)
         kept = {"key": key, **record.plain(), **({} if every is None else {EVERY: every})}
+        refuse_links_above(self.records / f"{node}.json", self.records)  # planted since the beginning
         write_json(self.records / f"{node}.json", kept)
         return str(info.get(AS, digest))
 
@@ -239,11 +239,12 @@ class Artifacts:
         """The partial directory, a new one unless the stage can resume (``keep``).
 
         An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output. Raises
-        :class:`ConfigError` for a link in its place, in one that is kept, or among the folders of the node.
+        :class:`ConfigError` for a link in its place, in one that is kept, or among the folders of the node and of its
+        record.
         """
         partial = self.partial(node, key)
-        for folder in itertools.takewhile(lambda parent: parent != self.root, partial.parents):
-            refuse_link(folder)  # what is written below it would be in another's folder
+        refuse_links_above(partial, self.root)
+        refuse_links_above(self.records / f"{node}.json", self.records)
         refuse_links_in(partial)
         if not keep and partial.exists():
             remove_aside(partial, "old")

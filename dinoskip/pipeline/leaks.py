@@ -22,6 +22,7 @@ from dinoskip.data.sets.labels import LABELS
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.io.files import hash_of, read_json, write_json
+from dinoskip.io.output import refuse_link
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -207,6 +208,7 @@ def _kept(kept: Path, marks: list[Any], of: type[C], compare: Callable[[], C]) -
             return of(**{**stored, "example": tuple(stored["example"])})
     common = compare()
     with suppress(OSError, DinoskipError):  # a plan may look at a study that is another's
+        refuse_link(kept)
         write_json(place, {"key": key, **asdict(common)})
     return common
 

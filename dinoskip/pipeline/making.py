@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.io.files import TEMPORARY, differing_files, write_json
 from dinoskip.io.locks import directory_lock
-from dinoskip.io.output import remove, remove_aside
+from dinoskip.io.output import refuse_links_above, remove, remove_aside
 from dinoskip.io.parts import HelpEnded, Parts
 from dinoskip.pipeline.artifacts import (
     ACCEPTED,
@@ -143,6 +143,7 @@ class Maker:
     def alone(self, work: Assignment) -> Iterator[None]:
         """Hold the node: one run makes it. Another run's is waited for if all variants share it, else refused."""
         told = float("-inf")
+        refuse_links_above(work.place / ".lock", work.study / RUNNING)
         with ExitStack() as held:
             held.callback(remove_empty, work.place)  # after the lock is released
             while True:

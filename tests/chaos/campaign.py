@@ -177,7 +177,9 @@ class Campaign:
         if top:  # rows, pages and tables that are not as they were made, and are not replaced
             allowed = allowed | {2}
         others = [*top, str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
-        return of_end(code, running.log, allowed, named if code == 3 else others)
+        link = self.site.out / "link"  # errors name what lies in an output that was named by it by that name
+        log = running.log.replace(str(link), str(link.resolve()))
+        return of_end(code, log, allowed, named if code == 3 else others)
 
     def _is_shown(self, path: Path) -> bool:
         """Whether a file is one of those that a study shows, which no node's output has: rows, the report's folder."""

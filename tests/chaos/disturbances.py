@@ -146,7 +146,7 @@ def _any_file(attempt: Attempt) -> Path | None:
     """A file of the study: of the kinds (suffixes) that there are, one, then a file of that kind."""
     files: dict[str, list[Path]] = {}
     for path in sorted(attempt.site.study.rglob("*")):
-        if path.is_file() and path.stat().st_size:
+        if path.is_file() and not path.is_symlink() and path.stat().st_size:  # what a planted link names is another's
             files.setdefault("checkpoint" if "checkpoints" in path.parts else path.suffix, []).append(path)
     return attempt.rng.choice(files[attempt.rng.choice(sorted(files))]) if files else None
 

@@ -16,6 +16,9 @@ from dinoskip.io.folders import make_folder
 from dinoskip.io.locks import directory_lock
 from dinoskip.io.output import Output, given_folder, own_folder
 from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.cleaning import RUNNING
+from dinoskip.pipeline.graph import Node, record_of
+from dinoskip.pipeline.making import Assignment, Maker
 
 
 def refused(*words: object) -> int | str | None:
@@ -124,6 +127,26 @@ def test_no_stage_writes_into_anothers_folder_by_a_link_among_its_own(name: str,
     link.symlink_to(others)
     with pytest.raises(ConfigError, match=name):
         artifacts.fresh_partial("probe/vit", "0123456789abcdef", keep=True)
+    assert list(others.iterdir()) == []
+
+
+@pytest.mark.parametrize("room", ["records", RUNNING])
+@pytest.mark.parametrize("name", ["probe", "probe/vit"])
+def test_no_record_or_lock_is_written_into_anothers_folder_by_a_link(name: str, room: str, tmp_path: Path) -> None:
+    """A run of ``tests/chaos`` (2026-11-27, seed 401) wrote a record through a link among the folders of records."""
+    study, others, node = tmp_path / "study", tmp_path / "others", Node("probe/vit/b", "probe", {})
+    others.mkdir()
+    link = study / room / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(others)
+    work = Assignment(study, node, "0" * 64, record_of(node, {}, {}), {})
+
+    def begin() -> None:
+        with Maker(study).alone(work):
+            Artifacts(study).fresh_partial(node.id, work.key, keep=False)
+
+    with pytest.raises(ConfigError, match=name):
+        begin()
     assert list(others.iterdir()) == []
 
 
