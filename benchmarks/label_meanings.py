@@ -2,12 +2,12 @@
 
     python -m benchmarks.label_meanings --data SAMPLES          # five minutes on one core
 
-``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini``, ``coco_mini`` and
-``imagenette_mini``; scenes, videos and rooms are composed, scenes also in the layouts of other kinds. Each is written
-again as a script, a tool or a mistake would change it: other values, photographs turned against their labels,
-photographs of other labels, another unit. It is judged as the kind that it was (:mod:`dinoskip.data.sets.signatures`).
-Sets of n files are drawn with replacement; a set is noticed if it is refused or doubtful. The seconds are of 1,000
-pairs of VOC, as ``plan`` judges them at first.
+``SAMPLES`` holds small samples of published sets: ``voc_mini/VOCdevkit``, ``ade_mini``, ``ade_mini_derived``
+(photographs of other sizes), ``coco_mini`` and ``imagenette_mini``; scenes, videos and rooms are composed, scenes also
+in the layouts of other kinds. Each is written again as a script, a tool or a mistake would change it: other values,
+photographs turned against their labels, photographs of other labels, another unit. It is judged as the kind that it was
+(:mod:`dinoskip.data.sets.signatures`). Sets of n files are drawn with replacement; a set is noticed if it is refused or
+doubtful. The seconds are of 1,000 pairs of VOC, as ``plan`` judges them at first.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _NORMALS, _PAIRS = "rooms (normals)", "pairs with keypoints"
 SETS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "voc": ({"kind": "voc", "root": "voc_mini/VOCdevkit"}, ("train", "val")),
     "ade20k": ({"kind": "ade20k", "root": "ade_mini"}, ("train", "val")),
+    "ade20k (resized)": ({"kind": "ade20k", "root": "ade_mini_derived"}, ("train", "val")),
     "coco_stuff": ({"kind": "coco_stuff", "root": "coco_mini", "classes": "182"}, ("train", "val")),
 }
 
@@ -167,7 +168,7 @@ def _numberings(data: Path, draws: int, only: str) -> Iterator[Row]:
             continue
         config, opened = _opened("segmentation", settings, data / settings["root"], splits)
         named = config.named_classes if name == "voc" else None
-        for change, function in CHANGES[name].items():
+        for change, function in CHANGES[settings["kind"]].items():
             with tempfile.TemporaryDirectory() as folder:
                 changed = [_renumbered(part, function, _new(folder)) for part in opened]
                 each = [one for part in changed for one in _of_each("segmentation", part, named)]
@@ -180,10 +181,11 @@ def _positions(data: Path, composed: Path, draws: int, only: str) -> Iterator[Ro
     for name, label, settings, root, splits in (
         ("voc", "segmentation", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train", "val")),
         ("ade20k", "segmentation", {"kind": "ade20k"}, data / "ade_mini", ("train", "val")),
+        ("ade20k (resized)", "segmentation", {"kind": "ade20k"}, data / "ade_mini_derived", ("train", "val")),
         ("coco_stuff", "segmentation", stuff, data / "coco_mini", ("train", "val")),
         ("scenes", "segmentation", {"kind": "voc"}, composed, ("train", "val")),
         ("voc, boxes", "detection", {"kind": "voc"}, data / "voc_mini/VOCdevkit", ("train", "val")),
-        ("coco, boxes", "detection", {"kind": "coco"}, data / "coco_mini", ("val",)),
+        ("coco, boxes", "detection", {"kind": "coco"}, data / "coco_mini", ("train", "val")),
         ("scenes, boxes", "detection", {"kind": "voc"}, composed, ("train", "val")),
     ):
         if only not in name:

@@ -42,7 +42,8 @@ def features_said(features: Mapping[str, Curves]) -> str:
 
 
 def _last(points: Mapping[int, float]) -> str:
-    return f"{points[max(points)]:.2g}"
+    value = points[max(points)]
+    return f"{value:.2f}" if abs(value) < 1 else f"{value:.2g}"
 
 
 def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusive: bool) -> str:
