@@ -15,8 +15,8 @@ COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image'
 def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:
     """``mIoU, voc val: 20.0 (ours, block 9), 12.1 (skip, block 7); best baseline 20.6 (random patch). None ...``.
 
-    The first :data:`MOST` benchmarks. A benchmark in ``inconclusive`` is followed by the reason why no difference on it
-    counts. Nothing for a single network, whose values the verdict has, and without benchmarks.
+    The first :data:`MOST` benchmarks, a line each. A benchmark in ``inconclusive`` is followed by the reason why no
+    difference on it counts. Nothing for a single network, whose values the verdict has, and without benchmarks.
     """
     lines: dict[Benchmark, list[AnswerLine]] = {}
     for answer in compared:
@@ -24,7 +24,7 @@ def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str
             lines.setdefault(line.benchmark, []).append(line)
     said = [_of_benchmark(key, lines[key], key in inconclusive) for key in list(lines)[:MOST]]
     more = len(lines) - MOST
-    return " ".join([*said, *([f"{more} more in the table."] if more > 0 else [])])
+    return "\n".join([*said, *([f"{more} more in the table."] if more > 0 else [])])
 
 
 def features_said(features: Mapping[str, Curves]) -> str:

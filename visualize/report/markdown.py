@@ -15,7 +15,8 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 1200)] if report.note else []
-    parts += [f"**{text(tables.verdict, 1200)}**", *map(_bare, tables.overview)]
+    verdict = " ".join(tables.verdict.splitlines())
+    parts += [f"**{text(verdict, 1200)}**", *map(_bare, tables.overview)]
     figures = [(picture["path"], picture["caption"], "") for picture in pictures["plain"]]
     parts += [_figure(*figure) for figure in figures[:1]]
     said = "\n".join(f"- {text(sentence, 2400)}" for sentence in tables.separated)
