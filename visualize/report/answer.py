@@ -296,7 +296,7 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
         said = [f"{line.benchmark.label} {points(line.difference)}" for _, line in lines[:MOST]]
         more = f"; {len(lines) - MOST} more" if len(lines) > MOST else ""
         between = f"{answer.first} compared with {answer.second}"
-        return f"{between}: {'; '.join(said)}{more}. This is undecided{_reasons(lines)}."
+        return f"Undecided{_reasons(lines)}: {between}, {'; '.join(said)}{more}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 

@@ -10,6 +10,7 @@ from visualize.rows import Benchmark
 
 COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image's patches"
 """Quantities of features without labels: titles of their panels, and what the sentence names."""
+ALIKE = 0.95  # mean cosine of patches that differ by an angle of 18 degrees or less
 
 
 def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:
@@ -38,7 +39,9 @@ def features_said(features: Mapping[str, Curves]) -> str:
         for title, words in ((COSINE, "a mean cosine"), (RANK, "an effective rank"))
         if (curves := features.get(title))
     ]
-    return f"At the last block the patches of an image have {' and '.join(said)}." if said else ""
+    alike = [name for name, points in features.get(COSINE, {}).items() if max(points.values()) > ALIKE]
+    which = f"{', '.join(alike)}: patches are alike at some block" if alike else "No network's patches are all alike"
+    return f"At the last block the patches of an image have {' and '.join(said)}. {which}." if said else ""
 
 
 def _last(points: Mapping[int, float]) -> str:

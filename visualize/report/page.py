@@ -92,11 +92,11 @@ def build_report(report: Report, out: Path) -> None:
 def _first_screen(
     report: Report, every: Sequence[Answer], pairs: Sequence[Answer], folded: Mapping[Benchmark, str]
 ) -> str:
-    """The page's first lines: values, the verdict and on what it depends; without scores, features' quantities."""
+    """The page's first lines: the verdict and on what it depends, values; without scores, features' quantities."""
     said = verdict(pairs, every)
     unscored = features_said(report.features) if said == NO_SCORE else ""
     verdicts = " ".join(filter(None, [said, unscored, *dependences(every)]))
-    return "\n".join(filter(None, [values_said(every, folded), verdicts]))
+    return "\n".join(filter(None, [verdicts, values_said(every, folded)]))
 
 
 def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:

@@ -41,7 +41,7 @@ def test_a_block_chosen_on_the_images_shown_gives_no_verdict_and_the_line_says_w
     assert (line.verdict, line.sign) == ("undecided", 0)
     assert line.certainty == "undecided: chosen on the images shown: ours and skip"
     said = verdict([pair])
-    assert said.endswith("This is undecided (chosen on the images shown: ours and skip).")
+    assert said.startswith("Undecided (chosen on the images shown: ours and skip): ")
     assert points(line.difference) in said
     assert separations(studied, scores_of(studied), [])[0].separates is None, "nothing was tested"
     build_report(Report(title="t", variants=studied), tmp_path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from dinoskip.decisions.choosing import Score
 from dinoskip.results.rows import EvalResult
 from visualize.report.answer import Answer, AnswerLine, Measured
-from visualize.report.first_sentence import MOST, values_said
+from visualize.report.first_sentence import COSINE, MOST, RANK, features_said, values_said
 from visualize.rows import Benchmark
 
 MIOU = Benchmark("probe", "mIoU", "voc", "val")
@@ -55,3 +55,17 @@ def test_only_the_first_benchmarks_are_said() -> None:
 
 def test_one_network_has_nothing_to_compare() -> None:
     assert values_said([Answer("ours", "", [line(1.0, 2.0)])], {}) == ""
+
+
+def test_values_at_the_last_block_and_whether_patches_are_all_alike() -> None:
+    features = {
+        COSINE: {"skip": {1: 0.5, 2: 0.4}, "ours": {1: 0.3, 2: 0.97}},
+        RANK: {"skip": {2: 34.2}, "ours": {2: 1.5}},
+    }
+    said = features_said(features)
+    assert "0.40 (skip), 0.97 (ours)" in said
+    assert "34 (skip), 1.5 (ours)" in said
+    assert said.endswith("ours: patches are alike at some block.")
+    features[COSINE]["ours"][2] = 0.9
+    assert features_said(features).endswith("No network's patches are all alike.")
+    assert features_said({}) == ""

@@ -49,7 +49,7 @@ def test_two_networks_of_the_same_weights_are_called_that():
     assert dict(found.lines)["o"][0].word == SAME_WEIGHTS
     other = replace(row, model="o", weights="other")
     pairs = answered(("s", SKIP, "soap", [(row, record)]), ("o", INITIALISED, "soap", [(other, record)]))
-    assert verdict(pairs).endswith("This is undecided.")
+    assert verdict(pairs).startswith("Undecided: ")
 
 
 def test_what_was_not_run_stays_empty():
