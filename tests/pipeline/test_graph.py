@@ -15,6 +15,7 @@ import pytest
 from dinoskip.errors import ConfigError, DataError, OutputInUse
 from dinoskip.io.files import MANIFEST, read_json, verify_manifest, write_json, write_manifest
 from dinoskip.io.locks import directory_lock
+from dinoskip.pipeline import artifacts
 from dinoskip.pipeline.graph import Node, only, order, record_of, select
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
@@ -130,6 +131,25 @@ def test_interrupted_stage_is_not_believed(tmp_path: Path) -> None:
         run(tmp_path, counter, nodes(1))
     counter.fail = None
     assert run(tmp_path, counter, nodes(1)) == ["two", "three"]
+
+
+def test_no_output_is_without_its_record_wherever_a_run_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of ``tests/chaos`` (2026-11-27, seed 402) left an output whose record had not been written any more."""
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("publish_directory", "write_json"):
+        study = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr(artifacts, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                run(study, Counter(), nodes(1))
+        assert not list(study.glob(f"stages/one/[0-9a-f]*/{MANIFEST}")), "not published"
+        assert run(study, Counter(), nodes(1)) == ["one", "two", "three"]
+        assert (study / "records" / "one.json").is_file()
 
 
 def test_damaged_output_is_made_again(tmp_path: Path) -> None:
