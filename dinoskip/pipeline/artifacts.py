@@ -204,7 +204,7 @@ class Artifacts:
         )
         kept = {"key": key, **record.plain(), **({} if every is None else {EVERY: every})}
         refuse_links_above(self.records / f"{node}.json", self.records)  # planted since the beginning
-        # First the record: of a run that is killed between the two, the output is made again, and none lacks its record.
+        # The record first: where a run is killed between the two, the output is made again, and none lacks its record.
         write_json(self.records / f"{node}.json", kept)
         publish_directory(partial, self.path(node, key), replace=replace)
         return str(info.get(AS, digest))
