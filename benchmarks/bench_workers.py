@@ -50,10 +50,9 @@ def workers():
 """
 SUBMITIT = """
 import sys
-from dinoskip.pipeline import cluster
+from functools import partial
 from dinoskip.cli import clusters, main
-of_slurm = cluster.ClusterWorkers
-clusters.ClusterWorkers = lambda *words: of_slurm(*words, kind="local")
+clusters.ClusterWorkers = partial(clusters.ClusterWorkers, kind="local")
 sys.exit(main(sys.argv[1:]))
 """
 """``dinoskip submit --spread`` with the jobs of submitit's local executor."""

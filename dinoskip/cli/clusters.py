@@ -29,7 +29,9 @@ from dinoskip.settings.config import RawConfig, read_yaml, validate
 from dinoskip.training import launch
 from dinoskip.training.launch import ClusterConfig, folder_of, script
 from dinoskip.training.launch import submit as give
-from dinoskip.training.supervised_config import SupervisedJob
+from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.recipe import Job
+from dinoskip.training.supervised_config import SupervisedConfig, SupervisedJob
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -149,23 +151,23 @@ def _settled(job: Args, on_gpus: bool) -> _Submitted:
     if job.handler is training.pretrain:
         whole = training.pretrain_job(job)
         recipe = whole.pretrain
-        _refuse_batch(recipe, len(open_photographs(job.data, everything=job.everything)), "pretrain", job.data)
-        refuse_without_disk(Path(job.out), checkpoints_bytes(whole.model, recipe, whole.optimizer.state_bytes))
+        _refuse_unfit(job, whole, recipe, len(open_photographs(job.data, everything=job.everything)))
     elif job.handler is training.supervise:
         labelled = validate(SupervisedJob, training.recipe_source(job, "supervise"))
         recipe = labelled.supervise
-        _refuse_batch(recipe, len(LabelledFolder.open(training.training_folder(job.data))), "supervise", job.data)
-        refuse_without_disk(Path(job.out), checkpoints_bytes(labelled.model, recipe, labelled.optimizer.state_bytes))
+        _refuse_unfit(job, labelled, recipe, len(LabelledFolder.open(training.training_folder(job.data))))
     return _Submitted(Path(job.out), Path(job.out).name, recipe)
 
 
-def _refuse_batch(recipe: TrainConfig, count: int, section: str, data: str) -> None:
-    """:class:`ConfigError` for a batch of more images than there are."""
+def _refuse_unfit(job: Args, whole: Job, recipe: PretrainConfig | SupervisedConfig, count: int) -> None:
+    """:class:`ConfigError` for a batch of more images than there are, :class:`DiskFull` for too little disk."""
     if count < recipe.batch_size:
+        section = "supervise" if isinstance(recipe, SupervisedConfig) else "pretrain"
         raise ConfigError(
-            f"{section}.batch_size: {recipe.batch_size} are more than the {count} images of {data}"
+            f"{section}.batch_size: {recipe.batch_size} are more than the {count} images of {job.data}"
             f" (take {count} or fewer)"
         )
+    refuse_without_disk(Path(job.out), checkpoints_bytes(whole.model, recipe, whole.optimizer.state_bytes))
 
 
 def _hand_out(args: Args, cluster: ClusterConfig, name: str, study: StudyBase, runner: Runner) -> int:

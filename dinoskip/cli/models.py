@@ -154,7 +154,7 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
     The info says where they come from, too: file and sha256, and version and date of the conversion.
     """
     from dinoskip.models.export import load_weights  # torch, as below
-    from dinoskip.models.from_file import as_ours, is_ours, load_vit_file
+    from dinoskip.models.from_file import OUR_STATISTICS, as_ours, is_ours, load_vit_file
 
     kind, place, options = split_spec(spec)
     if kind not in {"run", "weights", "dino", "file"}:
@@ -166,8 +166,8 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
     if beside := sorted({"mean", "std", "pos_embed", "layers", "image_size"} & options.keys()):
         raise ConfigError(f"models convert: {spec}: {', '.join(beside)}: is not kept in a weights file", "leave it out")
     loaded = load_vit_file(place, **options)
-    config, statistics = as_ours(loaded, place)
-    return loaded.model.state_dict(), config, _converted(Path(place)) | {"normalisation": statistics}
+    source = _converted(Path(place)) | {"normalisation": OUR_STATISTICS}
+    return loaded.model.state_dict(), as_ours(loaded, place), source
 
 
 def _converted(weights: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ from dinoskip.models.image_statistics import CLIP, HALF, Statistics, beside
 from dinoskip.models.known_networks import load_known
 from dinoskip.models.position_grids import Grid, Positions, checked_grid, grid_of
 from dinoskip.models.vit import Vit
-from dinoskip.models.wrappings import NotInFile, Tower, find_tower, read_content, refuse_unread
+from dinoskip.models.wrappings import NotInFile, Tower, find_tower, found_under, read_content, refuse_unread
 from dinoskip.results.rows import normalisation_of
 from dinoskip.settings.specs import METADATA_KEY, authors_positions, checked_role, is_timm_folder
 from dinoskip.settings.vit_config import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
@@ -217,7 +217,7 @@ def _concluded(path: Path, tower: Tower, built: Mapping[str, Any], given: bool) 
     facts += ["SwiGLU"] if "mlp_layer" in built else []
     facts += ["q/k norm"] if built["qk_norm"] else []
     text = f"{path.name}: {', '.join(facts)}"
-    text += f"; found under {tower.taken}" if tower.taken else ""
+    text += found_under(tower.taken)
     others = [*left, *tower.outside]
     names = dict.fromkeys(name.split(".")[0] for name in others)
     shown = ", ".join(list(names)[:4]) + (", ..." if len(names) > 4 else "")
@@ -342,15 +342,19 @@ def is_ours(path: str | Path) -> bool:
         return False
 
 
-def as_ours(loaded: LoadedModel, where: str | Path) -> tuple[VitConfig, str]:
-    """The configuration of ours whose tensors are the model's, and mean and std of its images.
+OUR_STATISTICS = normalisation_of(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+"""Mean and std of images with which every weights file of ours is read."""
+
+
+def as_ours(loaded: LoadedModel, where: str | Path) -> VitConfig:
+    """The configuration of ours whose tensors are the model's.
 
     Raises :class:`ConfigError` where there is none, or for images of other statistics than ImageNet's, which every
     weights file of ours is read with.
     """
     model: Any = loaded.model
     statistics = normalisation_of(loaded.mean or IMAGENET_DEFAULT_MEAN, loaded.std or IMAGENET_DEFAULT_STD)
-    if statistics != normalisation_of(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD):
+    if statistics != OUR_STATISTICS:
         raise ConfigError(f"{where}: images of mean and std {statistics}, not ImageNet's", "use the file as it is")
     refusal = ConfigError(f"{where}: none of the networks of `dinoskip models list`", "use the file as it is")
     if not isinstance(model, Vit) or model.patch_embed.grid_size[0] != model.patch_embed.grid_size[1]:
@@ -372,7 +376,7 @@ def as_ours(loaded: LoadedModel, where: str | Path) -> tuple[VitConfig, str]:
     same = first.attn.num_heads == layout_of(name)[1] and isinstance(first.mlp.act, nn.GELU)
     if shapes != model_shapes(config) or not same or first.norm1.eps != LAYER_NORM_EPS:
         raise refusal
-    return config, statistics
+    return config
 
 
 def _dinov3(path: Path, tower: Tower) -> LoadedModel:

@@ -35,7 +35,15 @@ from dinoskip.models.export import check_network, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.timm_networks import build_timm, offline_hint
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
-from dinoskip.models.wrappings import find_network, find_tower, held, read_content, refuse_unread, without_heads
+from dinoskip.models.wrappings import (
+    find_network,
+    find_tower,
+    found_under,
+    held,
+    read_content,
+    refuse_unread,
+    without_heads,
+)
 from dinoskip.runtime.console import log
 
 # What a published file holds besides the backbone; left out where the model has no such part.
@@ -293,9 +301,8 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
         else:
             state, taken = _whole(str(path), model, tensors), ""
         model.load_state_dict(state)
-        under = f"; found under {taken}" if taken else ""
-        return LoadedModel(model, read_as=f"{path.name}: {len(state)} tensors of timm:{name}{under}")
-    elif pretrained:
+        return LoadedModel(model, read_as=f"{path.name}: {len(state)} tensors of timm:{name}{found_under(taken)}")
+    if pretrained:
         try:
             if name.startswith("local-dir:"):
                 refuse_text_in(Path(name.removeprefix("local-dir:")))

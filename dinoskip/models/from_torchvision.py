@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_strict
 from dinoskip.models.timm_networks import offline_hint
-from dinoskip.models.wrappings import find_network, held, read_content, refuse_unread, without_heads
+from dinoskip.models.wrappings import find_network, found_under, held, read_content, refuse_unread, without_heads
 from dinoskip.runtime.randomness import derive
 
 
@@ -84,8 +84,9 @@ def _from_file(
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(skipped)}
     expected = model.state_dict()
     load_strict(model, without_heads(tensors, expected), path)
-    under = f"; found under {taken}" if taken else ""
-    return f"{path.name}: {len(expected)} tensors{under}" + ("" if fits else "; its classifier is left out")
+    return f"{path.name}: {len(expected)} tensors{found_under(taken)}" + (
+        "" if fits else "; its classifier is left out"
+    )
 
 
 def _pretrained(model: nn.Module, name: str) -> None:

@@ -22,7 +22,7 @@ from dinoskip.errors import WeightsError
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.from_timm import load_timm, network_rules
 from dinoskip.models.from_torchvision import load_torchvision
-from dinoskip.models.wrappings import BATCHES, HEADS, NotInFile, find_tower
+from dinoskip.models.wrappings import BATCHES, HEADS, NotInFile, find_tower, found_under
 
 ADVICE = "name its architecture: timm:NAME,file=FILE or tv:NAME,file=FILE (,prefix=PREFIX), or hf:FOLDER"
 
@@ -110,8 +110,7 @@ def load_known(content: Any, path: Path, role: str | None, prefix: str | None, r
         library, _, name = fitting[0].partition(":")
         load = load_timm if library == "timm" else load_torchvision
         loaded = load(name, file=str(path), tensors=tensors)
-        under = f"; found under {tower.taken}" if tower.taken else ""
-        said = f"{path.name}: {fitting[0]}, whose tensors are all in it{under}"
+        said = f"{path.name}: {fitting[0]}, whose tensors are all in it{found_under(tower.taken)}"
         return replace(loaded, read_as=said, why={"images": "assumed; ,mean= and ,std= for others"})
     raise WeightsError(refusal.message, refusal.hint if refusal.hint and "grid" in refusal.hint else ADVICE)
 

@@ -81,6 +81,11 @@ class Tower:
     outside: tuple[str, ...] = ()
 
 
+def found_under(taken: str) -> str:
+    """``; found under model_ema/module.``, the end of what is said of a file; "" for a plain state_dict."""
+    return f"; found under {taken}" if taken else ""
+
+
 class NotInFile(WeightsError):
     """A file that does not hold what is looked for, under any prefix."""
 

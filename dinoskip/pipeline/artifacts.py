@@ -105,6 +105,10 @@ class Artifacts:
         """Directory of a published output."""
         return self.root / node / key[:16]
 
+    def record_path(self, node: str) -> Path:
+        """File of the record of the output of a node that was published last."""
+        return self.records / f"{node}.json"
+
     def is_there(self, node: str, key: str) -> bool:
         """Whether anything stands, or stood and was removed after use, where the output with this key is published."""
         return any((self.path(node, key) / name).is_file() for name in (MANIFEST, RELEASED))
@@ -203,15 +207,15 @@ class Artifacts:
             partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
         )
         kept = {"key": key, **record.plain(), **({} if every is None else {EVERY: every})}
-        refuse_links_above(self.records / f"{node}.json", self.records)  # planted since the beginning
+        refuse_links_above(self.record_path(node), self.records)  # planted since the beginning
         # The record first: where a run is killed between the two, the output is made again, and none lacks its record.
-        write_json(self.records / f"{node}.json", kept)
+        write_json(self.record_path(node), kept)
         publish_directory(partial, self.path(node, key), replace=replace)
         return str(info.get(AS, digest))
 
     def telling(self, node: str, tells: Callable[[Path], object], told: object) -> str | None:
         """Output hash of the output of this node that was published last, if what it tells is ``told``."""
-        path = self.records / f"{node}.json"
+        path = self.record_path(node)
         if not path.is_file():
             return None
         try:
@@ -226,7 +230,7 @@ class Artifacts:
 
         Its settings have all defaults, if it was published with them.
         """
-        path = self.records / f"{node}.json"
+        path = self.record_path(node)
         if not path.is_file():
             return None
         try:
@@ -245,7 +249,7 @@ class Artifacts:
         """
         partial = self.partial(node, key)
         refuse_links_above(partial, self.root)
-        refuse_links_above(self.records / f"{node}.json", self.records)
+        refuse_links_above(self.record_path(node), self.records)
         refuse_links_in(partial)
         if not keep and partial.exists():
             remove_aside(partial, "old")

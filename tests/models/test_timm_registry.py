@@ -113,6 +113,6 @@ def test_models_convert_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_network_of_other_image_statistics_is_not_made_one_of_ours() -> None:
     """A weights file is always read with ImageNet's, so that it would see other images than it was trained with."""
     model = create_model("vit_mini_patch8", depth=2, img_size=32)
-    assert as_ours(LoadedModel(model), "file")[0].name == "vit_mini_patch8"
+    assert as_ours(LoadedModel(model), "file").name == "vit_mini_patch8"
     with pytest.raises(ConfigError, match=r"0\.5"):
         as_ours(LoadedModel(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)), "file")

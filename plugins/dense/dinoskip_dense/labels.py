@@ -56,7 +56,7 @@ def _scale(values: LabelValues) -> Finding | None:
     plausible = partial(_is_plausible, values.quantiles, outdoor=values.outdoor)
     other = [unit for unit in _UNITS if unit != values.per_metre and plausible(unit)]
     if plausible(values.per_metre):
-        return _of_two_units(values, other) if other and not values.outdoor else None
+        return None if values.outdoor else _of_two_units(values, other)
     near, middle, far = (value / values.per_metre for value in values.quantiles)
     place = "street" if values.outdoor else "room"
     text = (
