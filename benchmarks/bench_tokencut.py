@@ -13,13 +13,20 @@ fewer than 99.5 % are equal or one is not explained. (Two minutes.)
 
 ``--large`` cuts one input of 47,600 tokens, as of a photograph of 12 megapixels at patches of 16 pixels, and prints the
 process's seconds and its peak of memory, the input included. (Half a minute.)
+
+``--before DIR`` cuts four images of each size by this code and by that of a checkout of another commit in DIR, in turn,
+each in a process of its own since both have the same module names, and compares boxes and CPU times. (Two minutes.)
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -176,12 +183,57 @@ def cut_large() -> None:
     )
 
 
+# What one process of `--before` does: it prints the boxes, and the least CPU seconds of 16 cuts of the batch.
+ONE_SIDE = """
+import json, sys, time
+import numpy as np, torch
+from threadpoolctl import threadpool_limits
+from eval.tokencut.cut import tokencut
+torch.set_num_threads(1)
+tokens, grid, taken = np.load(sys.argv[1]), tuple(map(int, sys.argv[2:4])), []
+with threadpool_limits(limits=1):
+    for _ in range(17):
+        began = time.process_time()
+        cuts = tokencut(tokens, grid)
+        taken.append(time.process_time() - began)
+print(json.dumps([[list(map(int, cut.box)) for cut in cuts], min(taken[1:])]))
+"""
+
+
+def compare_checkouts(other: Path, rounds: int) -> None:
+    """Print the ratio of the least CPU times in ``rounds`` of the code in ``other`` and of this one, for each grid.
+
+    Exits with 1 if a box is not the same.
+    """
+    here = Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        for grid in GRIDS:
+            batch = Path(folder) / "tokens.npy"
+            np.save(batch, np.stack([features(grid, 384, seed) for seed in range(4)]))
+            sides: dict[Path, list[float]] = {other.resolve(): [], here: []}
+            boxes = []
+            for turn in range(rounds):
+                for root, seconds_of in list(sides.items())[:: 1 if turn % 2 else -1]:
+                    command = [sys.executable, "-c", ONE_SIDE, str(batch), *map(str, grid)]
+                    printed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+                    found, took = json.loads(printed)
+                    boxes.append(found)
+                    seconds_of.append(took)
+            before, now = (1e3 * min(taken) / 4 for taken in sides.values())
+            print(
+                f"{grid[0] * grid[1]:5d} tokens: {before:.2f} ms an image, then {now:.2f}; {before / now:.2f} x as fast"
+            )
+            if any(found != boxes[0] for found in boxes):
+                raise SystemExit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--images", type=int, default=3)
     parser.add_argument("--agree", type=int, default=0, metavar="N", help="compare the boxes of N inputs instead")
     parser.add_argument("--large", action="store_true", help="cut one input of 47,600 tokens instead")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="compare with the code of this checkout instead")
     parser.add_argument("--photographs", type=Path, metavar="DIR", help="JPEGs that every fifth input is made of")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -191,6 +243,9 @@ def main() -> None:
             return
         if options.large:
             cut_large()
+            return
+        if options.before:
+            compare_checkouts(options.before, options.repeats)
             return
         for grid in GRIDS:
             measured = [measure(grid, seed, options.repeats) for seed in range(options.images)]

@@ -61,13 +61,13 @@ def pixel_range(of: object = None) -> int | None:
 def known_range(values: np.ndarray, largest: int, stated: int | None) -> int:
     """The value that is white among those of a file with 16 bits, of which ``largest`` is the largest possible.
 
-    It is the one that is ``stated``, if one is. Raises ValueError if none is and a picture that is not of one value
-    uses less than a quarter of its range.
+    It is the one that is ``stated``, if one is. Raises ValueError if none is and the picture uses less than a quarter
+    of its range; zeros alone are black in every range.
     """
     if stated is not None:
         return stated
-    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    if low != high and high < _DARK * (largest + 1) // (1 << 16):
+    high = int(values.max()) if values.size else 0
+    if 0 < high < _DARK * (largest + 1) // (1 << 16):
         bits = f"{high.bit_length()} bits in {(largest + 1).bit_length() - 1}"
         raise ValueError(f"its values end at {high} of {largest}, as those of {bits} do; {_STATE_RANGE}")
     return largest

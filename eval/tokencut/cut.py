@@ -16,11 +16,10 @@ import numpy as np
 import scipy.ndimage
 import torch
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dinoskip.runtime.cores import available_cores
-from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors, off_mean
+from eval.tokencut.eigenvector import TIE, CutVector, blas, cut_vectors, off_mean
 from eval.tokencut.graph import build_graphs, normalise, similarities
 from eval.tokencut.memory import images_at_once
 from eval.tokencut.tiles import Tiles
@@ -240,7 +239,7 @@ def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator
     executor = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     ahead: deque[Future[T]] = deque()
     try:
-        with threadpool_limits(limits=1, user_api="blas"):
+        with blas().limit(limits=1, user_api="blas"):
             for i in range(count):
                 ahead.append(executor.submit(function, i))
                 if len(ahead) > _AHEAD * workers:

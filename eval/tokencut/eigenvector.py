@@ -134,7 +134,7 @@ def dense_vector(graphs: Graphs, i: int) -> CutVector:
     affinity = graphs.dense(i)
     degrees = np.diag(affinity.sum(axis=1))
     try:
-        with _blas().limit(limits=1, user_api="blas"):
+        with blas().limit(limits=1, user_api="blas"):
             values, vectors = scipy.linalg.eigh(
                 degrees - affinity,
                 degrees,
@@ -167,7 +167,7 @@ def restarted_vector(graphs: Graphs, i: int) -> CutVector:
 
 
 @lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
+def blas() -> ThreadpoolController:
     """Return what sets the number of BLAS threads; looking for the libraries takes as long as a small graph."""
     return ThreadpoolController()
 

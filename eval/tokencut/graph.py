@@ -14,7 +14,7 @@ Beyond :data:`eval.tokencut.memory.LARGEST_DENSE` tokens similarities are :class
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,8 +114,8 @@ class Graphs:
         colour, which says nothing.
         """
         count, n = self.degree.shape
-        span = 2 ** (51 - n.bit_length())
-        random = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
+        span = _span(n)
+        random = _probe_numbers(n)
         codes = symmetric_product(self.edges, array_like(np.tile(random, (count, 1)), self.degree))
         image = self.weight * codes + self.floor * float(random.sum())
         if not self.binary:
@@ -129,6 +129,20 @@ class Graphs:
         """Return the affinity matrix A of graph ``i``, float64 (n, n), on the host."""
         array = on_host(self.edges[i])
         return np.where(array > 0, 1.0, self.floor) if self.binary else array
+
+
+def _span(n: int) -> int:
+    """Return the size of numbers of which float64 holds sums of ``n`` exactly, with a bit to spare."""
+    return 1 << (51 - n.bit_length())
+
+
+@lru_cache(maxsize=4)  # the grids of a set are few, and a small graph takes not much longer than its numbers
+def _probe_numbers(n: int) -> NDArray[np.float64]:
+    """Return ``n`` fixed random integers below :func:`_span` in size, not to be written to."""
+    span = _span(n)
+    numbers = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def on_host(array: Array) -> NDArray[Any]:

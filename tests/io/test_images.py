@@ -66,13 +66,20 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-@pytest.mark.parametrize("value", [0, 255, 256, 257, 65535])
+@pytest.mark.parametrize("value", [0, 255, 256, 257, 3500, 65535])
 def test_the_scale_of_a_deep_image_is_that_of_its_file_whatever_its_values(
-    tmp_path: Path, suffix: str, value: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, value: int
 ) -> None:
-    """A constant of 255 in 16 bits was taken for white, one of 256 for black."""
-    Image.fromarray(np.full((4, 4), value, np.uint16)).save(tmp_path / f"a.{suffix}")
-    assert (read_image(tmp_path / f"a.{suffix}") == round(value / 257)).all()
+    """A constant of 255 in 16 bits was taken for white, one of 256 for black, one of 3500 of 4095 for nearly black."""
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(np.full((4, 4), value, np.uint16)).save(path)
+    if value in {0, 65535}:
+        assert (read_image(path) == round(value / 257)).all()
+    else:
+        with pytest.raises(DataError):
+            read_image(path)
+    monkeypatch.setenv("DINOSKIP_PIXEL_RANGE", "65535")
+    assert (read_image(path) == round(value / 257)).all()
 
 
 def test_floats_are_in_0_to_1_and_refused_elsewhere(tmp_path: Path) -> None:
@@ -392,7 +399,8 @@ def test_a_stated_range_leaves_pictures_of_eight_bits_alone(monkeypatch: pytest.
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint8, np.float32])
 def test_pages_of_one_channel_are_bands(tmp_path: Path, kind: type) -> None:
-    pages = [Image.fromarray(np.full((6, 8), number, kind)) for number in (0, 1)]
+    white = np.iinfo(kind).max if kind != np.float32 else 1  # no range of fewer bits than the file's
+    pages = [Image.fromarray(np.full((6, 8), number, kind)) for number in (0, white)]
     pages[0].save(tmp_path / "bands.tif", save_all=True, append_images=pages[1:] * 12)
     with pytest.raises(DataError, match=r"bands\.tif: .*13 pages"):
         read_image(tmp_path / "bands.tif")

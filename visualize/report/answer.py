@@ -37,7 +37,8 @@ from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families
 from visualize.tables import mean_deviation
 
 MOST = 3  # benchmarks whose values a first screen has room for; the table has all
-NO_SCORE = "No score was computed: these images have no labels, or no task was asked for."
+NO_SCORE = "No ranking: no task was asked for, so there is no score."
+NO_LABELS = "No ranking: the images have no labels, so there is no score."
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
 SAME_WEIGHTS = "the same weights"
@@ -175,6 +176,18 @@ def answers(
     return _decided(compared, speechless or {})
 
 
+def unpaired(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult] = ()) -> list[Answer]:
+    """Networks that are in none of several compared pairs, as single ones; nothing where there are no pairs."""
+    pairs = [pair for pair in compared_pairs(variants) if pair[1]]
+    networks, compared = families(variants), {name for pair in pairs for name in pair}
+    alone = [name for name in networks if pairs and name not in compared]
+    singles = [
+        Answer(name, "", [_line(networks, (name, ""), benchmark, scores, baselines) for benchmark in scores.benchmarks])
+        for name in alone
+    ]
+    return [replace(single, lines=[line for line in single.lines if line.first]) for single in singles]
+
+
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
     """Names of the networks that are compared; a single one with ""."""
     networks = {name: seeds[0] for name, seeds in families(variants).items()}
@@ -272,7 +285,7 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks.
 
     ``every`` has the lines, too, of inconclusive metrics; where there are no others nothing is said here, for
-    :func:`visualize.report.first_sentence.values_said` says why.
+    :func:`visualize.report.first_sentence.inconclusive_said` says why.
     """
     pairs = [answer for answer in compared if answer.second]
     lines = [(answer, line) for answer in pairs for line in answer.lines if line.difference]
@@ -287,24 +300,30 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
         return _of_pairs(pairs)
     (answer,) = pairs
     if all(line.why == SAME_WEIGHTS for _, line in lines):
-        return f"{answer.first} and {answer.second} have {SAME_WEIGHTS}."
+        return f"“{answer.first}” and “{answer.second}” have {SAME_WEIGHTS}."
     if why := next(filter(None, (line.unresolved for _, line in lines)), ""):
-        return f"No verdict between {answer.first} and {answer.second}: {why}."
+        return f"No verdict between “{answer.first}” and “{answer.second}”: {why}."
     parts = [_part(word, [line for _, line in lines if line.verdict == word]) for word in WORDS]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
-        said = [f"{line.benchmark.label} {points(line.difference)}" for _, line in lines[:MOST]]
+        said = [_values(line) for _, line in lines[:MOST]]
         more = f"; {len(lines) - MOST} more" if len(lines) > MOST else ""
-        between = f"{answer.first} compared with {answer.second}"
-        return f"Undecided{_reasons(lines)}: {between}, {'; '.join(said)}{more}."
+        names = f"“{answer.first}” and “{answer.second}”"
+        return f"No ranking of {names}{_reasons(lines)}: {'; '.join(said)}{more}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
-    return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
+    return f"“{answer.first}” is {' and '.join(filter(None, parts))}, compared with “{answer.second}”{rest}."
 
 
 def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
     """`` (why each line is undecided)``, each reason once."""
     reasons = dict.fromkeys(line.why for _, line in lines if line.why)
     return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _values(line: AnswerLine) -> str:
+    """``mIoU, voc val 20.0 and 12.1``."""
+    sides = (side for side in (line.first, line.second) if side)
+    return f"{line.benchmark.label} {' and '.join(f'{side.value:.1f}' for side in sides)}"
 
 
 def _of_one(answer: Answer) -> str:
@@ -376,7 +395,7 @@ def _of_pairs(pairs: Sequence[Answer]) -> str:
 
 
 def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
-    """``Compared with “skip”: default is worse on 3 of 6 metrics; paper does not differ significantly.``"""
+    """``Compared with “skip”: “default” is worse on 3 of 6 metrics; “paper” does not differ significantly.``"""
     said: dict[str, list[str]] = {}
     for pair in pairs:
         lines = [line for line in pair.lines if line.difference]
@@ -390,7 +409,7 @@ def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
             outcome = "gets no verdict, a learning rate being unresolved"
         else:
             outcome = "does not differ significantly"
-        said.setdefault(outcome, []).append(pair.first)
+        said.setdefault(outcome, []).append(f"“{pair.first}”")
     parts = [
         _with_subject(names, outcome)
         for outcome, names in sorted(said.items(), key=lambda entry: "significantly" in entry[0])

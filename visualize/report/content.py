@@ -53,7 +53,8 @@ class Report:
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
     ``trained_on`` what they saw. ``papers`` are those tables with our numbers in them, and claims;
     ``roughness`` is of the gallery's pictures at ``block``; ``features`` are quantities that need no labels,
-    ``{title: {network: {block: value}}}``.
+    ``{title: {network: {block: value}}}``; ``labelled``: whether any of the study's
+    images have labels.
     """
 
     title: str
@@ -80,6 +81,7 @@ class Report:
     roughness: Roughness = field(default_factory=dict)
     block: int = 0
     features: Mapping[str, Curves] = field(default_factory=dict)
+    labelled: bool = True
 
     @property
     def rows(self) -> dict[str, Sequence[EvalResult]]:

@@ -1,11 +1,11 @@
-"""The report's first sentence: every network's value, the best baseline, and why the two do not say which is better."""
+"""The report's first sentences: why a metric does not show which network is better, and features without labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from visualize.figures.curves import Curves
-from visualize.report.answer import MOST, Answer, AnswerLine, Measured, beats, images_said
+from visualize.report.answer import MOST, Answer, AnswerLine, Measured, beats
 from visualize.rows import Benchmark
 
 COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image's patches"
@@ -13,19 +13,20 @@ COSINE, RANK = "mean cosine of an image's patches", "effective rank of an image'
 ALIKE = 0.95  # mean cosine of patches that differ by an angle of 18 degrees or less
 
 
-def values_said(compared: Sequence[Answer], inconclusive: Mapping[Benchmark, str]) -> str:
-    """``mIoU, voc val: 20.0 (ours, block 9), 12.1 (skip, block 7); best baseline 20.6 (random patch). None ...``.
+def inconclusive_said(compared: Sequence[Answer], inconclusive: Collection[Benchmark]) -> str:
+    """``mIoU, voc val: ours 20.0, skip 12.1; neither beats the best baseline (random patch, 20.6), so this run ...``.
 
-    The first :data:`MOST` benchmarks, a line each. A benchmark in ``inconclusive`` is followed by the reason why no
-    difference on it counts. Nothing for a single network, whose values the verdict has, and without benchmarks.
+    A line for each of the first :data:`MOST` benchmarks in ``inconclusive``; without values of more than two networks,
+    which the table has. Nothing for a single network.
     """
     lines: dict[Benchmark, list[AnswerLine]] = {}
     for answer in compared:
         for line in answer.lines if answer.second else ():
-            lines.setdefault(line.benchmark, []).append(line)
-    said = [_of_benchmark(key, lines[key], key in inconclusive) for key in list(lines)[:MOST]]
+            if line.benchmark in inconclusive:
+                lines.setdefault(line.benchmark, []).append(line)
+    said = [_of_benchmark(key, lines[key]) for key in list(lines)[:MOST]]
     more = len(lines) - MOST
-    return "\n".join([*said, *([f"{more} more in the table."] if more > 0 else [])])
+    return "\n".join([*said, *([f"{more} more metrics are inconclusive."] if more > 0 else [])])
 
 
 def features_said(features: Mapping[str, Curves]) -> str:
@@ -49,7 +50,7 @@ def _last(points: Mapping[int, float]) -> str:
     return f"{value:.2f}" if abs(value) < 1 else f"{value:.2g}"
 
 
-def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusive: bool) -> str:
+def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine]) -> str:
     sides: dict[str, Measured] = {}
     for line in lines:
         sides |= {side.name: side for side in (line.first, line.second) if side is not None}
@@ -57,25 +58,15 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine], inconclusiv
         return ""
     lowest = next(iter(sides.values())).lowest
     ordered = sorted(sides.values(), key=lambda side: side.value, reverse=not lowest)
-    text = f"{benchmark.label}{images_said(ordered)}: {', '.join(map(_value, ordered))}"
     rule = lines[0].trivial
-    if rule is not None:
-        text += f"; best baseline {rule.value:.1f} ({rule.rule})"
-    if not inconclusive:
-        return f"{text}."
+    if len(ordered) > 2:
+        values, none = "", f"none of the {len(ordered)} networks"
+    else:
+        values, none = f"{', '.join(f'“{side.name}” {side.value:.1f}' for side in ordered)}; ", "neither"
     if rule is not None and not beats(ordered[0].value, rule.value, lowest):
-        return f"{text}. {_none(len(ordered))} beats the baseline, so this run does not show which is better."
-    begun = any(side.before for side in ordered)
-    beaten = " and ".join(["the best baseline"] * (rule is not None) + ["the networks before training"] * begun)
-    return f"{text}. {_none(len(ordered))} is clearly above {beaten}, so this run does not show which is better."
-
-
-def _value(side: Measured) -> str:
-    """A value with its block, for curves ring another: the best one on the images shown."""
-    block = f", {side.blocks_said.partition(' (')[0]}" if side.blocks else ""
-    failed = ", no cut: degenerate affinity graph" if side.failed_there else ""
-    return f"{side.value:.1f} ({side.name}{block}{failed})"
-
-
-def _none(count: int) -> str:
-    return "Neither" if count == 2 else "None"
+        outcome = f"{none} beats the best baseline ({rule.rule}, {rule.value:.1f})"
+    else:
+        begun = any(side.before for side in ordered)
+        beaten = [f"the best baseline ({rule.rule}, {rule.value:.1f})"] if rule is not None else []
+        outcome = f"{none} is clearly above {' and '.join(beaten + ['the networks before training'] * begun)}"
+    return f"{benchmark.label}: {values}{outcome}, so this run does not show which is better."

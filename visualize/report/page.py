@@ -19,13 +19,13 @@ from visualize.comparison import Scores
 from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
 from visualize.report import sections
-from visualize.report.answer import NO_SCORE, Answer, answers, choices, dependences, verdict
+from visualize.report.answer import NO_LABELS, NO_SCORE, Answer, answers, choices, dependences, unpaired, verdict
 from visualize.report.answer_table import answer_table
 from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
-from visualize.report.first_sentence import features_said, values_said
+from visualize.report.first_sentence import features_said, inconclusive_said
 from visualize.report.markdown import report_markdown
-from visualize.report.overview import Overview, described, legend, overview_tables, overviews
+from visualize.report.overview import Overview, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
 from visualize.report.separation import separation_said, separations, speechless
 from visualize.report.tables import (
@@ -57,7 +57,7 @@ def build_report(report: Report, out: Path) -> None:
         [replace(pair, lines=[line for line in pair.lines if (line.benchmark in folded) == hidden]) for pair in every]
         for hidden in (False, True)
     )
-    seen = overviews(every, folded)
+    seen = overviews(every, folded, unpaired(report.variants, scores, report.baselines))
     tables = ReportTables(
         answer_table(pairs, every=every),
         answer_table(silent, "silent", "Inconclusive metrics") if folded else None,
@@ -92,11 +92,12 @@ def build_report(report: Report, out: Path) -> None:
 def _first_screen(
     report: Report, every: Sequence[Answer], pairs: Sequence[Answer], folded: Mapping[Benchmark, str]
 ) -> str:
-    """The page's first lines: the verdict and on what it depends, values; without scores, features' quantities."""
+    """The page's first lines: the verdict and on what it depends, inconclusive metrics; without scores, features."""
     said = verdict(pairs, every)
-    unscored = features_said(report.features) if said == NO_SCORE else ""
-    verdicts = " ".join(filter(None, [said, unscored, *dependences(every)]))
-    return "\n".join(filter(None, [verdicts, values_said(every, folded)]))
+    if said == NO_SCORE:
+        return " ".join(filter(None, [said if report.labelled else NO_LABELS, features_said(report.features)]))
+    verdicts = " ".join(filter(None, [said, *dependences(every)]))
+    return "\n".join(filter(None, [verdicts, inconclusive_said(every, folded)]))
 
 
 def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:
@@ -141,7 +142,6 @@ def _write_page(
         "answers": [sections.answer(answer) for answer in pairs],
         "verdict": tables.verdict,
         "overviews": seen,
-        "about": described(report.variants),
         "legend": legend(seen),
         "choices": choices(pairs),
         "separated": tables.separated,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline import stages
@@ -107,6 +108,7 @@ def measured(task: Task) -> Report:
         roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
         block=block,
         features=_feature_curves(task),
+        labelled=any(label.given_by(config) for config in settings.data.values() for label in LABELS.values()),
     )
 
 

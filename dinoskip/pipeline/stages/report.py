@@ -77,4 +77,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", check=check, version=31, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", check=check, version=32, reads_stores=False)

@@ -170,7 +170,7 @@ def test_a_network_whose_rate_is_unresolved_wins_and_loses_nothing(tmp_path, nam
     build_report(Report(title="t", variants=studied), tmp_path)
     for file in ("index.html", "report.md"):
         said = (tmp_path / file).read_text(encoding="utf-8")
-        assert f"No verdict between ours and skip: rate of {name} unresolved." in said
+        assert f"No verdict between “ours” and “skip”: rate of {name} unresolved." in said
         assert UNRESOLVED in said
 
 
@@ -180,6 +180,6 @@ def test_of_several_pairs_those_without_a_resolved_rate_are_counted():
     found = answered(studied)
     assert [line.verdict for pair in found for line in pair.lines] == ["undecided", "better"]
     assert verdict(found) == (
-        "Compared with “skip”: ours gets no verdict, a learning rate being unresolved; "
-        "more is better on 1 of 1 metrics."
+        "Compared with “skip”: “ours” gets no verdict, a learning rate being unresolved; "
+        "“more” is better on 1 of 1 metrics."
     )

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dinoskip.decisions.wording import points
 from dinoskip.results.estimates import least_gap
 from tests.visualize.report.test_answer import answered, corloc
 from tests.visualize.report.test_answer_over_seeds import VALUES, scores_of, variants
@@ -41,8 +40,8 @@ def test_a_block_chosen_on_the_images_shown_gives_no_verdict_and_the_line_says_w
     assert (line.verdict, line.sign) == ("undecided", 0)
     assert line.certainty == "undecided: chosen on the images shown: ours and skip"
     said = verdict([pair])
-    assert said.startswith("Undecided (chosen on the images shown: ours and skip): ")
-    assert points(line.difference) in said
+    assert said.startswith("No ranking of “ours” and “skip” (chosen on the images shown: ours and skip): ")
+    assert f"{line.first.value:.1f} and {line.second.value:.1f}" in said
     assert separations(studied, scores_of(studied), [])[0].separates is None, "nothing was tested"
     build_report(Report(title="t", variants=studied), tmp_path)
     for file in ("index.html", "report.md", "tables/answer.md"):
@@ -80,7 +79,7 @@ def test_the_page_of_one_training_each_never_says_better(tmp_path) -> None:
     found = answered(("s", SKIP, "soap", [rows["s"]]), ("o", INITIALISED, "soap", [rows["o"]]))
     [line] = found[0].lines
     assert (line.verdict, line.said) == ("higher", "higher, one training each")
-    assert verdict(found).startswith("o is higher, one training each, in CorLoc, voc val (+80.0 [")
+    assert verdict(found).startswith("“o” is higher, one training each, in CorLoc, voc val (+80.0 [")
     studied = [replace(one, family="") for one in variants() if one.seed == 0]
     studied = [replace(one, rows=[replace(row, low=row.value - 1, high=row.value + 1) for row in one.rows])
                for one in studied]  # fmt: skip

@@ -1,11 +1,11 @@
-"""The first sentence: every value, the best baseline, and why a benchmark is inconclusive."""
+"""The first sentences: why a benchmark is inconclusive, and features without labels."""
 
 from dataclasses import replace
 
 from dinoskip.decisions.choosing import Score
 from dinoskip.results.rows import EvalResult
 from visualize.report.answer import Answer, AnswerLine, Measured
-from visualize.report.first_sentence import COSINE, MOST, RANK, features_said, values_said
+from visualize.report.first_sentence import COSINE, MOST, RANK, features_said, inconclusive_said
 from visualize.rows import Benchmark
 
 MIOU = Benchmark("probe", "mIoU", "voc", "val")
@@ -21,40 +21,36 @@ def line(first: float, second: float, benchmark: Benchmark = MIOU) -> AnswerLine
     return AnswerLine(benchmark, side("ours", first), side("default", second), trivial=RULE)
 
 
-def test_values_and_the_best_baseline_are_said() -> None:
-    said = values_said([Answer("ours", "default", [line(20.0, 12.1)])], {MIOU: "inconclusive"})
-    assert (
-        said.index("20.0 (ours, block 3)") < said.index("12.1 (default, block 3)") < said.index("20.6 (random patch)")
+def test_an_inconclusive_metric_is_said_with_its_values_and_the_best_baseline() -> None:
+    said = inconclusive_said([Answer("ours", "default", [line(20.0, 12.1)])], {MIOU})
+    assert said.index("“ours” 20.0") < said.index("“default” 12.1") < said.index("(random patch, 20.6)")
+    assert "neither beats the best baseline" in said
+    assert "neither is clearly above" in inconclusive_said([Answer("ours", "default", [line(21.0, 12.1)])], {MIOU})
+
+
+def test_what_is_conclusive_is_not_said() -> None:
+    assert inconclusive_said([Answer("ours", "default", [line(40.0, 12.1)])], set()) == ""
+
+
+def test_of_three_networks_the_table_has_the_values() -> None:
+    other = replace(line(19.0, 12.1), first=side("third", 19.0))
+    said = inconclusive_said(
+        [Answer("ours", "default", [line(20.0, 12.1)]), Answer("third", "default", [other])], {MIOU}
     )
-    assert "Neither beats the baseline" in said
-    assert "Neither is clearly above" in values_said([Answer("ours", "default", [line(21.0, 12.1)])], {MIOU: "x"})
-
-
-def test_what_is_conclusive_has_no_excuse() -> None:
-    said = values_said([Answer("ours", "default", [line(40.0, 12.1)])], {})
-    assert "40.0 (ours, block 3)" in said
-    assert "does not show" not in said
-
-
-def test_blocks_of_halves_and_of_none() -> None:
-    halves = line(1.0, 2.0)
-    fitted = replace(halves, first=replace(halves.first, now=(replace(halves.first.now[0], blocks=("2", "10")),)))
-    assert "1.0 (ours, blocks 2, 10)" in values_said([Answer("ours", "default", [fitted])], {})
-    row = replace(halves.first.now[0].row, block="")
-    classified = replace(halves, first=replace(halves.first, now=(Score(row, 1.0, ("",)),)))
-    assert "1.0 (ours)" in values_said([Answer("ours", "default", [classified])], {})
+    assert "none of the 3 networks beats the best baseline (random patch, 20.6)" in said
+    assert "12.1" not in said
 
 
 def test_only_the_first_benchmarks_are_said() -> None:
     many = [replace(MIOU, dataset=f"set{number}") for number in range(MOST + 2)]
-    said = values_said([Answer("ours", "default", [line(1.0, 2.0, one) for one in many])], {})
+    said = inconclusive_said([Answer("ours", "default", [line(1.0, 2.0, one) for one in many])], set(many))
     assert f"set{MOST - 1}" in said
     assert f"set{MOST}" not in said
     assert "2 more" in said
 
 
 def test_one_network_has_nothing_to_compare() -> None:
-    assert values_said([Answer("ours", "", [line(1.0, 2.0)])], {}) == ""
+    assert inconclusive_said([Answer("ours", "", [line(1.0, 2.0)])], {MIOU}) == ""
 
 
 def test_values_at_the_last_block_and_whether_patches_are_all_alike() -> None:

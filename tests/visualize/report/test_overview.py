@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.visualize.report.test_answer import answered, corloc
-from visualize.report.answer import SAME_WEIGHTS, verdict
-from visualize.report.overview import NOT_SEPARATING, overview_tables, overviews
+from tests.visualize.report.test_answer import answered, corloc, studied_with
+from visualize.report.answer import SAME_WEIGHTS, answers, unpaired, verdict
+from visualize.report.overview import BASELINE, NOT_SEPARATING, overview_tables, overviews
 from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 
@@ -18,18 +18,22 @@ def of_three(*, weights=""):
 
 def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
     [found] = overviews(of_three(), [])
-    assert found.measures == ("CorLoc, voc val",)
-    cells = {name: (cell.kind, cell.word, cell.number) for name, (cell,) in found.lines}
-    assert cells == {
-        "s": ("value", "block 1", "60.0"),
-        "o": ("higher", "higher, one training each", "+30.0"),
-        "d": ("lower", "lower, one training each", "−40.0"),
-    }
-    [table] = overview_tables([found])
+    [measure] = found.measures
+    assert measure.startswith("CorLoc, voc val (")
     higher, lower = "higher, one training each", "lower, one training each"
-    assert table.rows == [["s", "block 1 60.0"], ["o", f"{higher} +30.0"], ["d", f"{lower} −40.0"]]
+    cells = {name: cell for name, (cell,) in found.lines}
+    assert {name: (cell.kind, cell.value, cell.at, cell.word) for name, cell in cells.items()} == {
+        "s": ("value", "60.0", "block 1", ""),
+        "o": ("higher", "90.0", "block 1", higher),
+        "d": ("lower", "20.0", "block 1", lower),
+    }
+    assert cells["o"].difference.startswith("+30.0 [")
+    [table] = overview_tables([found])
+    assert [row[0] for row in table.rows] == ["s", "o", "d"]
+    assert table.rows[0][1] == "60.0 (block 1)"
+    assert table.rows[1][1] == f"90.0 (block 1), {cells['o'].difference} {higher}"
     assert verdict(of_three()) == (
-        f"Compared with “s”: o is {higher}, on 1 of 1 metrics; d is {lower}, on 1 of 1 metrics."
+        f"Compared with “s”: “o” is {higher}, on 1 of 1 metrics; “d” is {lower}, on 1 of 1 metrics."
     )
 
 
@@ -44,12 +48,33 @@ def test_two_networks_of_the_same_weights_are_called_that():
     row, record = corloc("s", 0.6, weights="abc")
     same = replace(row, model="o")
     pairs = answered(("s", SKIP, "soap", [(row, record)]), ("o", INITIALISED, "soap", [(same, record)]))
-    assert verdict(pairs) == f"o and s have {SAME_WEIGHTS}."
+    assert verdict(pairs) == f"“o” and “s” have {SAME_WEIGHTS}."
     [found] = overviews(pairs, [])
     assert dict(found.lines)["o"][0].word == SAME_WEIGHTS
     other = replace(row, model="o", weights="other")
     pairs = answered(("s", SKIP, "soap", [(row, record)]), ("o", INITIALISED, "soap", [(other, record)]))
-    assert verdict(pairs).startswith("Undecided: ")
+    assert verdict(pairs).startswith("No ranking of “o” and “s”: ")
+
+
+def test_the_last_line_is_the_best_baseline():
+    pairs = of_three()
+    rule = replace(corloc("x", 0.3)[0], model="baseline: centre box")
+    pairs = [replace(pair, lines=[replace(line, trivial=rule) for line in pair.lines]) for pair in pairs]
+    [found] = overviews(pairs, [])
+    name, (cell,) = found.lines[-1]
+    assert (name, cell.kind, cell.value, cell.at) == (BASELINE, "floor", "30.0", "centre box")
+
+
+def test_networks_that_are_compared_with_none_have_a_line_with_their_scores():
+    runs = [("s", SKIP, "soap", 0.6), ("o", INITIALISED, "soap", 0.9), ("given", "", "", 0.7)]
+    studied, scores = studied_with(*((name, role, optim, [corloc(name, rate)]) for name, role, optim, rate in runs))
+    [other] = unpaired(studied, scores)
+    assert (other.first, other.second) == ("given", "")
+    [found] = overviews(answers(studied, scores), [], [other])
+    cells = {name: cell for name, (cell,) in found.lines}
+    assert list(cells) == ["s", "o", "given"]
+    assert (cells["given"].value, cells["given"].difference) == ("70.0", "")
+    assert unpaired(studied[2:], scores) == [], "a single network has its own page"
 
 
 def test_what_was_not_run_stays_empty():
