@@ -84,11 +84,14 @@ class Benchmark:
 
     @property
     def label(self) -> str:
-        """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
+        """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``.
+
+        A set whose only split has its name, as that of a JSON has, is named once.
+        """
         known = headline(self.task, self.metric)
         spoken = task(self.task).spoken if self.task in TASKS else ""
         metric = f"{spoken} {known.said(self.metric) if known else self.metric}".strip()
-        place = " ".join(part for part in (self.dataset, self.split) if part)
+        place = " ".join(part for part in dict.fromkeys((self.dataset, self.split)) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
 

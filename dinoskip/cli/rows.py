@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,10 +62,10 @@ def print_rows(rows: list[EvalResult]) -> None:
     print_table(values, [heads.get(name, name) for name in shown])
 
 
-def print_names(runner: Runner, models: Collection[str]) -> None:
+def print_names(runner: Runner, models: Collection[str]) -> dict[str, str]:
     """Print, once, the words that pages have for each network, and what was given for it on the command line or YAML.
 
-    Tables, files and rows have its short name.
+    Files, rows and tables of blocks have its short name. Returns the words by short name.
     """
     reports = [node.settings for node in runner.planner.nodes if isinstance(node.settings, ReportSettings)]
     lines: dict[str, tuple[str, str, str]] = {}
@@ -77,10 +77,11 @@ def print_names(runner: Runner, models: Collection[str]) -> None:
     if any(name != words for name, words, _ in lines.values()):
         print_table(list(lines.values()), ("network", "on pages", "read from"))
         say()
+    return {name: words for name, words, _ in lines.values()}
 
 
-def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
-    """Print the last epoch's numbers: every block of a few models, then each model at its chosen block."""
+def print_results(runner: Runner, rows: Sequence[EvalResult], words: Mapping[str, str]) -> None:
+    """Print the last epoch's numbers: every block of a few models, then each, in ``words``, at its chosen block."""
     from visualize.comparison import Scores  # numpy, scipy
 
     by_model: dict[str, list[EvalResult]] = {}
@@ -106,7 +107,9 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 deviation = score.row.deviation if score.value == score.row.value else None
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
                 known = score.failed or shown.interval
-                chosen.append((benchmark.label, name, block, shown.facet, shown.shown, known, score.how))
+                chosen.append(
+                    (benchmark.label, words.get(name, name), block, shown.facet, shown.shown, known, score.how)
+                )
         trivial = benchmark.baseline(rows)
         if trivial is not None:
             number = trivial.shown, trivial.interval
@@ -150,8 +153,8 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
     if as_json:
         print_json([row.plain() for row in rows])
         return
-    print_names(runner, {row.model for row in rows if not row.is_baseline})
-    print_results(runner, rows)
+    words = print_names(runner, {row.model for row in rows if not row.is_baseline})
+    print_results(runner, rows, words)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         report = runner.output("report")
         words = {} if report is None else words_of_report(report)

@@ -30,7 +30,7 @@ def test_a_number_from_failed_cuts_says_so_instead_of_an_interval(
         protocol="tokencut tau=0.2", degenerate=complete, complete=complete,
     )  # fmt: skip
     runner: Any = SimpleNamespace(published=dict)
-    print_results(runner, [row])
+    print_results(runner, [row], {})
     printed = capsys.readouterr().out
     assert ("4.2 (1.0-9.0)" in printed) == (not complete)
     assert ("4.2 (affinity graph degenerate at τ = 0.2)" in printed) == bool(complete)
