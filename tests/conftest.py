@@ -6,6 +6,8 @@ or a helper that does, and one with the mark ``plugin("video")``.
 
 import gc
 import multiprocessing
+import os
+import time
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +16,9 @@ import pytest
 
 import tests.helpers.quick  # noqa: F401  # it sets what makes tests quicker
 from dinoskip.runtime.console import log
+from dinoskip.runtime.provenance import EPOCH
+
+os.environ.setdefault(EPOCH, str(int(time.time())))  # files of a run over midnight are compared, too
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     [  # modules, since packages import their parts when asked for one

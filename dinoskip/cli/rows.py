@@ -34,8 +34,12 @@ def rows_of(runner: Runner) -> list[EvalResult]:
     published = runner.published()
     missing = [node.id for node in runner.planner.nodes if node.id not in published]
     sources = sources_of(runner.planner.nodes, published)
-    rows = [row for stage, out in published.items() for row in note_unfinished(rows_in(out), stage, missing)]
-    return sorted(map(sources.of_row, dict.fromkeys(rows)), key=lambda row: row.is_baseline)
+    rows = [
+        sources.of_row(row, stage)
+        for stage, out in published.items()
+        for row in note_unfinished(rows_in(out), stage, missing)
+    ]
+    return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:

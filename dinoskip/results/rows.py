@@ -24,7 +24,7 @@ UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate", "ambiguous")
 """Fields that say something of a network's features, or of what was fitted to them; baselines have few of them."""
-_OF_ITS_INPUT = ("normalisation", "positions", "network", "network_file")
+_OF_ITS_INPUT = ("normalisation", "positions", "network", "network_file", "date")
 # Not in rows.json where they do not.
 _WHERE_THEY_APPLY = (
     *OF_A_NETWORK,
@@ -98,9 +98,9 @@ class EvalResult:
     by which it resized its positions: timm, dino or bicubic (docs/backbones.md), own of networks with code of their
     own; both "" where rows do not say. ``network`` is the spec of a network that was not trained in the study,
     ``network_file`` name and hash of its file (``dino.pth 5aeb52ba8cbeae60``), where it lies in one here, ``images``
-    format and hash of the split's images (``voc 20243e8c8b176437``); a study adds these three where it gathers its
-    rows, "" elsewhere. Rows that differ in these six and ``accepted`` alone are equal. The date is in the manifest of
-    the stage that made a row, never in the row. ``precision`` is that of the frozen network's passes: fp32 (also of
+    format and hash of the split's images (``voc 20243e8c8b176437``), ``date`` the day (UTC) on which the stage that
+    made the row ended; a study adds these four where it gathers its rows, "" elsewhere. Rows that differ in these
+    seven and ``accepted`` alone are equal. ``precision`` is that of the frozen network's passes: fp32 (also of
     rows that do not say), tf32 or bf16.
     """
 
@@ -147,6 +147,7 @@ class EvalResult:
     network_file: Text = field(default="", compare=False)
     images: Text = field(default="", compare=False)
     accepted: Text = field(default="", compare=False)
+    date: Text = field(default="", compare=False)
 
     @property
     def is_baseline(self) -> bool:

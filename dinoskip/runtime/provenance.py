@@ -1,4 +1,4 @@
-"""Date, version and kernels of a computation, recorded beside the files that are compared and not in them."""
+"""Date, version and kernels of a computation; in files that are compared to the byte the date is a day."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def utc_date() -> str:
     given = os.environ.get(EPOCH, "")
     seconds = int(given) if given.isdecimal() and len(given) < 12 else time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def today() -> str:
+    """The day of :func:`utc_date`, as ``2026-11-27``: equal computations of one day have equal bytes."""
+    return utc_date()[:10]
 
 
 def made() -> dict[str, str]:

@@ -28,10 +28,12 @@ from dinoskip.errors import ConfigError, Interrupted, Preempted
 from dinoskip.io.files import read_json, write_json
 from dinoskip.optim.build import build_optimizer
 from dinoskip.results.rows import normalisation_of
+from dinoskip.runtime.arithmetic import kernels
 from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.runtime.heartbeat import ProgressCallback
+from dinoskip.runtime.provenance import today
 from dinoskip.settings.config import dump, flatten
 from dinoskip.settings.keys import every_setting, settings_for_key
 from dinoskip.settings.specs import CHECKPOINTS
@@ -350,7 +352,8 @@ class _Loop:
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
-            "normalisation": normalisation_of(MEAN, STD), "version": __version__, **self.images,
+            "normalisation": normalisation_of(MEAN, STD), "version": __version__,
+            "date": today(), "kernels": kernels(), **self.images,
         }  # fmt: skip
         model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks

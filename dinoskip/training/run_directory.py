@@ -240,7 +240,7 @@ def _claim(
             )
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-    # no date in checkpoints: equal runs, equal bytes
+    # checkpoints have the day alone, so that equal runs of one day have equal bytes
     write_json(path / "env.json", describe() | here | made() | this_command())
     sweep(path)
     return allowed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dinoskip.decisions.failures import failed_cuts
@@ -63,12 +64,17 @@ _ROUGHNESS_READING = (
 )
 
 
-def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult] = ()) -> Figure | None:
+def blocks_figure(
+    variants: Variants,
+    out: Path,
+    baselines: Sequence[EvalResult] = (),
+    chosen: Mapping[Benchmark, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+) -> Figure | None:
     """Each headline benchmark (mIoU, CorLoc, k-NN) against block, a panel each; None if no row has a single block.
 
-    The best block of a variant is ringed, 95 % intervals are shaded; a dotted level is a value of several blocks
-    together. Grey levels are ``baselines``; a thin curve of a variant's colour is the variant at epoch 0, before
-    training.
+    The best block of a variant is ringed, the blocks ``chosen`` for its score, by benchmark and variant, have a large
+    dot, 95 % intervals are shaded; a dotted level is a value of several blocks together. Dashed levels are
+    ``baselines``; a thin curve of a variant's colour is the variant at epoch 0, before training.
     """
     benchmarks = {
         benchmark: rows
@@ -89,7 +95,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
                 points = single_blocks(values_of(model_rows))
                 axes.plot(list(points), list(points.values()), color=variant_colour(places[name]), linewidth=0.8)
             for name, model_rows in rows.items():
-                _block_curve(axes, model_rows, places[name], name)
+                _block_curve(axes, model_rows, places[name], name, chosen.get(benchmark, {}).get(name, ()))
             heading(axes, benchmark.label)
             axes.set_xlabel("block")
         grid[0].set_ylabel("%")
@@ -106,7 +112,8 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
-    marks = ["ring: best block on these images, an upper estimate (the text names the blocks of its values)"]
+    marks = ["large dot: block of the score in the table"] if any(chosen.get(key) for key in benchmarks) else []
+    marks.append("ring: best block on these images, an upper estimate")
     if any(not block.isdigit() for rows in benchmarks.values() for net in rows.values() for block in net):
         marks.append("dotted level: several blocks together")
     if any(row.low is not None for rows in benchmarks.values() for net in rows.values() for row in net.values()):
@@ -114,7 +121,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     if any(failed_cuts(row) for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("cross: no object found in most images (degenerate affinity graph, or no cut)")
     if baselines:
-        marks.append("grey level: baseline without a network")
+        marks.append("dashed line: baseline without a network")
     if any(untrained.values()):
         marks.append("thin curve: the same network before training")
     reading = _BLOCKS_READING + (_UNTRAINED_READING if any(untrained.values()) else ".")
@@ -134,13 +141,15 @@ def features_figure(quantities: Mapping[str, Curves], out: Path, variants: Seque
     return curves_figure(quantities, out, caption=caption, reading=_FEATURES_READING, variants=variants)
 
 
-def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: str) -> None:
-    """One variant in one panel: its curve, the ring, the shade, and levels of several blocks."""
+def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: str, chosen: Sequence[str]) -> None:
+    """One variant in one panel: its curve, large dots, the ring, the shade, and levels of several blocks."""
     points, colour = single_blocks(values_of(rows)), variant_colour(number)
     if points:
         curve(axes, points, number, name)
         top = best(values_of(rows)) or ("1", math.nan)
         axes.plot(int(top[0]), top[1], "o", markersize=9, fillstyle="none", color=colour)
+        read = [int(block) for block in chosen if block.isdigit() and int(block) in points]
+        axes.plot(read, [points[block] for block in read], "o", markersize=7, color=colour, linestyle="none")
     ends = {block: (rows[str(block)].low, rows[str(block)].high) for block in points}
     gone = [block for block in points if failed_cuts(rows[str(block)])]
     axes.plot(gone, [points[block] for block in gone], "x", color=colour, markersize=9, linestyle="none")

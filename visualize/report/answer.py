@@ -13,7 +13,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT, Score
+from dinoskip.decisions.choosing import BY_CROSS_FITTING, BY_HELD_OUT, TOO_FEW, Score
 from dinoskip.decisions.comparing import (
     BETTER,
     HIGHER,
@@ -321,9 +321,14 @@ def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
 
 
 def _values(line: AnswerLine) -> str:
-    """``mIoU, voc val 20.0 and 12.1``."""
-    sides = (side for side in (line.first, line.second) if side)
-    return f"{line.benchmark.label} {' and '.join(f'{side.value:.1f}' for side in sides)}"
+    """``mIoU, voc val 20.0 and 12.1``; of last blocks below others: ``... at the last block (at the best one ...)``."""
+    sides = [side for side in (line.first, line.second) if side]
+    scores = [side.now[0] for side in sides]
+    said = f"{line.benchmark.label} {' and '.join(f'{side.value:.1f}' for side in sides)}"
+    if any(score.how != TOO_FEW or score.best is None for score in scores) or all(s.optimism < ROUNDED for s in scores):
+        return said
+    best = " and ".join(f"{score.best.value:.1f}" for score in scores if score.best)
+    return f"{said} at the last block (at the best one {best})"
 
 
 def _of_one(answer: Answer) -> str:

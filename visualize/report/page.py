@@ -25,7 +25,7 @@ from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
 from visualize.report.first_sentence import features_said, inconclusive_said
 from visualize.report.markdown import report_markdown
-from visualize.report.overview import Overview, legend, overview_tables, overviews
+from visualize.report.overview import OverviewGrid, grid_of, legend, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
 from visualize.report.separation import separation_said, separations, speechless
 from visualize.report.tables import (
@@ -57,7 +57,7 @@ def build_report(report: Report, out: Path) -> None:
         [replace(pair, lines=[line for line in pair.lines if (line.benchmark in folded) == hidden]) for pair in every]
         for hidden in (False, True)
     )
-    seen = overviews(every, folded, unpaired(report.variants, scores, report.baselines))
+    seen = list(map(grid_of, overviews(every, folded, unpaired(report.variants, scores, report.baselines))))
     tables = ReportTables(
         answer_table(pairs, every=every),
         answer_table(silent, "silent", "Inconclusive metrics") if folded else None,
@@ -127,7 +127,7 @@ def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
     answered: tuple[Sequence[Answer], Sequence[Answer]],
-    seen: Sequence[Overview],
+    seen: Sequence[OverviewGrid],
     tables: ReportTables,
     pictures: Mapping[str, list[dict[str, str]]],
     out: Path,

@@ -17,7 +17,7 @@ from eval.metrics import ratios
 from eval.probe import head_classes
 from visualize.comparison import Scores
 from visualize.report import Preview, Report
-from visualize.rows import principal
+from visualize.rows import Benchmark, principal
 
 HEADS = "heads.safetensors"
 
@@ -35,6 +35,17 @@ class ChosenOutput:
 def scores_of(report: Report) -> Scores:
     """The numbers of a report, by which blocks are chosen."""
     return Scores(principal(report.rows, every_read_point=True), report.records)
+
+
+def chosen_blocks(scores: Scores, names: Sequence[str]) -> dict[Benchmark, dict[str, tuple[str, ...]]]:
+    """Return the blocks of each network's score, the commonest first, by benchmark."""
+    blocks: dict[Benchmark, dict[str, tuple[str, ...]]] = {}
+    for benchmark in scores.benchmarks:
+        for name in names:
+            chosen = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
+            if chosen is not None:
+                blocks.setdefault(benchmark, {})[name] = tuple(dict.fromkeys(chosen.blocks[:2]))
+    return blocks
 
 
 def chosen_outputs(task: Task, report: Report, scores: Scores, of: EvaluationTask) -> Iterator[ChosenOutput]:

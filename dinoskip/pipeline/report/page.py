@@ -17,7 +17,7 @@ from dinoskip.io.files import read_json, write_json, write_text
 from dinoskip.optim.config import printed
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.gallery.previews import FEATURES, previews_of
-from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, classes_of, scores_of
+from dinoskip.pipeline.report.at_chosen_blocks import block_pictures, chosen_blocks, classes_of, scores_of
 from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.places import label_of, published_names, role_of
@@ -287,7 +287,7 @@ def _figures(task: Task, report: Report, scores: Scores, out: Path) -> list[Any]
         loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
         figures.skip_weight_figure(logs, out / "skip-weight"),
-        figures.blocks_figure(kept, out / "blocks", report.baselines),
+        figures.blocks_figure(kept, out / "blocks", report.baselines, chosen_blocks(scores, list(kept))),
         figures.classes_figure(classes_of(task, report, scores, tasks.task("probe")), out / "classes", list(kept)),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),

@@ -28,7 +28,7 @@ class Sources:
     """Sources of a study's rows.
 
     Specs of networks by variant, names and hashes of their files; formats of data sets by name, hashes of their images
-    by name and split, and the checks that were accepted of them.
+    by name and split, the checks that were accepted of them, and the day on which each stage ended.
     """
 
     networks: Mapping[str, str]
@@ -36,9 +36,10 @@ class Sources:
     formats: Mapping[str, str]
     images: Mapping[tuple[str, str], str]
     accepted: Mapping[str, str]
+    dates: Mapping[str, str]
 
-    def of_row(self, row: EvalResult) -> EvalResult:
-        """The row with ``network``, ``network_file`` and ``images``, as far as they are known.
+    def of_row(self, row: EvalResult, stage: str) -> EvalResult:
+        """The row of a ``stage`` with ``network``, ``network_file``, ``images`` and ``date``, as far as they are known.
 
         Rows that were written before they had ``accepted`` get it from the manifests.
         """
@@ -47,7 +48,7 @@ class Sources:
         model = "" if row.is_baseline else row.model
         return replace(
             row, network=self.networks.get(model, ""), network_file=self.files.get(model, ""), images=images,
-            accepted=row.accepted or self.accepted.get(row.dataset, ""),
+            accepted=row.accepted or self.accepted.get(row.dataset, ""), date=self.dates.get(stage, ""),
         )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
     accepted = list[str]()
     formats: dict[str, str] = {}
     images: dict[tuple[str, str], str] = {}
+    dates: dict[str, str] = {}
     for node in nodes:
         if (spec := getattr(node.settings, "backbone", None)) is not None:
             networks[node.variant] = spec
@@ -64,6 +66,7 @@ def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
             continue
         with suppress(DataError, KeyError, TypeError, AttributeError):  # a note, for which nothing is refused
             manifest = read_manifest(published[node.id])
+            dates[node.id] = str(manifest.info.get("made", {}).get("date", ""))[:10]
             record = manifest.info["record"]
             accepted += [line for line in manifest.info.get(ACCEPTED, ()) if line.count(":") > 1]
             if node.stage == "data":
@@ -76,7 +79,7 @@ def sources_of(nodes: Iterable[Node], published: Mapping[str, Path]) -> Sources:
             if spec is not None and node.variant not in files:
                 files[node.variant] = _file_of(spec, record["external"].get("backbone"))
     of_data = {name: accepted_checks(accepted, name) for name in {line.split(":", 2)[1] for line in accepted}}
-    return Sources(networks, files, formats, images, of_data)
+    return Sources(networks, files, formats, images, of_data, dates)
 
 
 def _file_of(spec: str, content: object) -> str:

@@ -26,16 +26,17 @@ def test_rows_say_network_and_images(tmp_path: Path) -> None:
     settings = FeatureSettings("segmentation", "val", ["out"], ["none"], {}, "all", backbone="timm:vit")
     nodes = [Node("features/dino/voc", "features", settings, variant="dino"), Node("data/scenes", "data", {})]
     outputs = {
-        "features/dino/voc": published(tmp_path / "a", EXTERNAL),
+        "features/dino/voc": published(tmp_path / "a", EXTERNAL, made={"date": "2026-11-27T09:30:00Z"}),
         "data/scenes": published(tmp_path / "b", {}),
     }
     sources = sources_of(nodes, outputs)
-    row = sources.of_row(ROW)
-    assert (row.network, row.images) == ("timm:vit", f"voc {'ab' * 8}")
+    row = sources.of_row(ROW, "features/dino/voc")
+    assert (row.network, row.images, row.date) == ("timm:vit", f"voc {'ab' * 8}", "2026-11-27")
+    assert sources.of_row(ROW, "data/scenes").date == "", "its manifest has none"
     assert row == ROW, "what is added is no part of what makes rows equal"
-    baseline = sources.of_row(ROW.baseline("majority class", 1.0))
+    baseline = sources.of_row(ROW.baseline("majority class", 1.0), "features/dino/voc")
     assert (baseline.network, baseline.images) == ("", row.images)
-    other = sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "scenes", "val", 3, model="mine"))
+    other = sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "scenes", "val", 3, model="mine"), "features/dino/voc")
     assert (other.network, other.images) == ("", read_manifest(tmp_path / "b").hash[:16])
     write_rows(tmp_path / "rows.json", [row, ROW])
     back = [(one.network, one.images) for one in read_rows(tmp_path / "rows.json")]
@@ -49,16 +50,17 @@ def test_rows_say_the_file_of_a_network_while_it_is_the_one_that_was_read(tmp_pa
     settings = FeatureSettings("segmentation", "val", ["out"], ["none"], {}, "all", backbone=f"dino:{file}")
     node = Node("features/dino/voc", "features", settings, variant="dino")
     out = published(tmp_path / "a", {**EXTERNAL, "backbone": backbone_hash(f"dino:{file}")})
-    row = sources_of([node], {node.id: out}).of_row(ROW)
+    row = sources_of([node], {node.id: out}).of_row(ROW, "features/dino/voc")
     assert row.network_file == f"dino.pth {sha256_file(file)[:16]}"
-    assert sources_of([node], {node.id: out}).of_row(ROW.baseline("majority class", 1.0)).network_file == ""
+    baseline = ROW.baseline("majority class", 1.0)
+    assert sources_of([node], {node.id: out}).of_row(baseline, node.id).network_file == ""
     file.write_bytes(b"other weights")
-    assert sources_of([node], {node.id: out}).of_row(ROW).network_file == ""
+    assert sources_of([node], {node.id: out}).of_row(ROW, "features/dino/voc").network_file == ""
 
 
 def test_rows_of_before_get_what_was_accepted_from_manifests(tmp_path: Path) -> None:
     lines = ["void-share:voc: 40 % of the pixels are 255", "one-class:other: every pixel is of one class"]
     out = published(tmp_path / "a", EXTERNAL, accepted=lines)
     sources = sources_of([Node("probe/dino/voc", "probe", {}, variant="dino")], {"probe/dino/voc": out})
-    assert sources.of_row(ROW).accepted == "void-share"
-    assert sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "third", "val", 3)).accepted == ""
+    assert sources.of_row(ROW, "features/dino/voc").accepted == "void-share"
+    assert sources.of_row(EvalResult("mIoU", 1.0, "probe", "1", "third", "val", 3), "features/dino/voc").accepted == ""

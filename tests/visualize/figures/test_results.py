@@ -67,12 +67,12 @@ def test_baselines_and_random_weights_are_drawn_where_they_belong(tmp_path):
     elsewhere = replace(elsewhere, dataset="other")
     figure = blocks_figure({"a": rows}, tmp_path / "b", [*floor, elsewhere])
     drawn = figure.light.read_text()
-    assert "grey level: baseline" in figure.reading
+    assert "dashed line: baseline" in figure.reading
     assert "thin curve: the same network before training" in figure.reading
     assert all(f"<!-- {rule}" in drawn for rule in ("chance", "majority class"))
     assert "centre box" not in drawn
     plain = blocks_figure({"a": rows_at((1,), 3.0)}, tmp_path / "c")
-    assert "grey level: baseline" not in plain.reading
+    assert "dashed line: baseline" not in plain.reading
     assert "thin curve" not in plain.reading
 
 

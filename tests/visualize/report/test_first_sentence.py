@@ -37,7 +37,7 @@ def test_of_three_networks_the_table_has_the_values() -> None:
     said = inconclusive_said(
         [Answer("ours", "default", [line(20.0, 12.1)]), Answer("third", "default", [other])], {MIOU}
     )
-    assert "none of the 3 networks beats the best baseline (random patch, 20.6)" in said
+    assert "none of the networks compared beats the best baseline (random patch, 20.6)" in said
     assert "12.1" not in said
 
 
@@ -53,15 +53,14 @@ def test_one_network_has_nothing_to_compare() -> None:
     assert inconclusive_said([Answer("ours", "", [line(1.0, 2.0)])], {MIOU}) == ""
 
 
-def test_values_at_the_last_block_and_whether_patches_are_all_alike() -> None:
-    features = {
-        COSINE: {"skip": {1: 0.5, 2: 0.4}, "ours": {1: 0.3, 2: 0.97}},
-        RANK: {"skip": {2: 34.2}, "ours": {2: 1.5}},
-    }
+def test_features_without_labels_are_compared_by_block_and_a_collapse_is_said() -> None:
+    features = {COSINE: {"skip": {1: 0.5, 2: 0.4}, "ours": {1: 0.3, 2: 0.39}}, RANK: {"skip": {2: 34.2}}}
     said = features_said(features)
-    assert "0.40 (skip), 0.97 (ours)" in said
-    assert "34 (skip), 1.5 (ours)" in said
-    assert said.endswith("ours: patches are alike at some block.")
-    features[COSINE]["ours"][2] = 0.9
-    assert features_said(features).endswith("No network's patches are all alike.")
-    assert features_said({}) == ""
+    assert said.index("“ours”") < said.index("“skip”")
+    assert "at 2 of 2 blocks (mean cosine 0.30 to 0.39 against 0.40 to 0.50)" in said
+    assert "No network has collapsed" in said
+    features[COSINE]["third"] = {1: 0.3, 2: 0.97}
+    said = features_said(features)
+    assert said.startswith("“third”: collapsed")
+    assert "“ours”" not in said
+    assert features_said({}) == features_said({COSINE: {}}) == ""

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from tests.visualize.report.test_answer import answered, corloc, studied_with
 from visualize.report.answer import SAME_WEIGHTS, answers, unpaired, verdict
-from visualize.report.overview import BASELINE, NOT_SEPARATING, overview_tables, overviews
+from visualize.report.overview import (
+    BASELINE,
+    MOST_COLUMNS,
+    NOT_SEPARATING,
+    grid_of,
+    overview_tables,
+    overviews,
+)
 from visualize.rows import DEFAULT, INITIALISED, SKIP
 
 
@@ -28,10 +35,11 @@ def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
         "d": ("lower", "20.0", "block 1", lower),
     }
     assert cells["o"].difference.startswith("+30.0 [")
-    [table] = overview_tables([found])
-    assert [row[0] for row in table.rows] == ["s", "o", "d"]
-    assert table.rows[0][1] == "60.0 (block 1)"
-    assert table.rows[1][1] == f"90.0 (block 1), {cells['o'].difference} {higher}"
+    [table] = overview_tables([grid_of(found)])
+    assert [text for text, _ in table.head[0]] == ["", "s", "o", "d"]
+    [[label, *texts]] = table.rows
+    assert label.startswith(measure)
+    assert texts[:2] == ["60.0 (block 1)", f"90.0 (block 1); {cells['o'].difference}, {higher}"]
     assert verdict(of_three()) == (
         f"Compared with “s”: “o” is {higher}, on 1 of 1 metrics; “d” is {lower}, on 1 of 1 metrics."
     )
@@ -63,6 +71,18 @@ def test_the_last_line_is_the_best_baseline():
     [found] = overviews(pairs, [])
     name, (cell,) = found.lines[-1]
     assert (name, cell.kind, cell.value, cell.at) == (BASELINE, "floor", "30.0", "centre box")
+    below = dict(found.lines)["d"][0]
+    assert below.at == "block 1, not above the baseline"
+
+
+def test_networks_stand_beside_each_other_and_many_are_lines():
+    [few] = overviews(of_three(), [])
+    assert [head for head, _ in grid_of(few).heads] == ["s", "o", "d"]
+    assert [head for (head, _), _ in grid_of(few).lines] == list(few.measures)
+    lines = tuple((f"n{number}", few.lines[0][1]) for number in range(MOST_COLUMNS + 1))
+    many = grid_of(replace(few, lines=lines))
+    assert [head for head, _ in many.heads] == list(few.measures)
+    assert [head for (head, _), _ in many.lines] == [name for name, _ in lines]
 
 
 def test_networks_that_are_compared_with_none_have_a_line_with_their_scores():
@@ -73,7 +93,7 @@ def test_networks_that_are_compared_with_none_have_a_line_with_their_scores():
     [found] = overviews(answers(studied, scores), [], [other])
     cells = {name: cell for name, (cell,) in found.lines}
     assert list(cells) == ["s", "o", "given"]
-    assert (cells["given"].value, cells["given"].difference) == ("70.0", "")
+    assert (cells["given"].value, cells["given"].difference, cells["given"].word) == ("70.0", "", "not compared")
     assert unpaired(studied[2:], scores) == [], "a single network has its own page"
 
 
