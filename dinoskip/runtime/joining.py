@@ -36,7 +36,8 @@ from dinoskip.runtime.console import log
 
 PORTS = 32  # that are tried where we choose: three jobs of a node collide, 32 do not
 LOW, HIGH = 12000, 32000  # of these: below the ports that systems hand out themselves (Linux: 32768 and more)
-SLICE = 1.0  # seconds of one wait in torch's code, which no Ctrl-C interrupts
+SLICE = 1.0  # seconds of one look at a port, and of the first wait for rank 0's answer; each next one is twice as long
+LONGEST = 32.0  # seconds of such a wait: of each that ends torch writes two lines into the log
 KNOCK = 5.0  # seconds that what listens at a port has to answer as a store does
 LAST = 10.0  # seconds for further ranks to arrive, and for all to read why, once one has other settings
 NAMED = 3  # settings that a refusal names
@@ -159,16 +160,27 @@ class _Deadline:
 
 
 def _wait(store: dist.Store, key: str, until: _Deadline) -> str:
-    """The value of ``key``, once it is there; torch's DistStoreError after ``until``."""
-    while True:
+    """The value of ``key``, once it is there; torch's DistStoreError after ``until``.
+
+    In a thread, since no Ctrl-C interrupts torch's wait, which is silent only until it ends without the value.
+    """
+    came: list[str | Exception] = []
+
+    def listen() -> None:
         try:
-            # above 0: at the deadline it looks once more
-            store.wait([key], timedelta(seconds=max(0.01, min(SLICE, until.left))))
-        except dist.DistStoreError:
-            if not until.left:
-                raise
-        else:
-            return store.get(key).decode()
+            store.wait([key], timedelta(seconds=max(0.01, until.left)))  # above 0: at the deadline it looks once more
+            came.append(store.get(key).decode())
+        except Exception as error:
+            came.append(error)
+
+    thread = threading.Thread(target=listen, name="joining", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    [found] = came
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _client(host: str, port: int) -> dist.Store | None:
@@ -283,14 +295,16 @@ def _come(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> 
 
 def _answer(door: dist.Store, arrival: int, until: _Deadline) -> str | None:
     """Return rank 0's answer to an arrival: empty if all is well; None if rank 0 had stopped listening before."""
+    slice_ = SLICE
     while True:
         try:
-            return _wait(door, f"verdict/{arrival}", _Deadline(min(SLICE, until.left)))
+            return _wait(door, f"verdict/{arrival}", _Deadline(min(slice_, until.left)))
         except dist.DistStoreError:
             if door.check(["closed"]) and arrival > int(door.get("closed")):
                 return None
             if not until.left:
                 raise
+        slice_ = min(2 * slice_, LONGEST)
 
 
 def _found(meeting: Meeting, me: RankIdentity, number: int, until: _Deadline) -> tuple[dist.Store, RankIdentity, str]:

@@ -22,6 +22,7 @@ from random import Random
 from dinoskip.io.files import MANIFEST
 from dinoskip.pipeline.artifacts import PARTIAL, is_volatile
 from dinoskip.pipeline.cleaning import RUNNING
+from dinoskip.runtime.distributed import JOIN
 from tests.chaos.site import Change, Running, Site
 
 CLOCK_SOURCE = Path(__file__).with_name("clock.c")
@@ -389,14 +390,18 @@ def _other_rank(number: int) -> Act:
 
 
 def _rank_hangs(attempt: Attempt) -> str | None:
-    """Stop a rank for good: the others must name it and end within the bound, 20 s, however busy the machine."""
+    """Stop a rank for good: the others must name it and end within the bound, 20 s, however busy the machine.
+
+    One that has not joined yet is named after :data:`dinoskip.runtime.distributed.JOIN`.
+    """
     if not attempt.moment():
         return None
     attempt.run.signal(signal.SIGSTOP, 1)
+    bound = max(attempt.deadline, JOIN.total_seconds() + 60)
     try:
-        attempt.run.process.wait(attempt.deadline)
+        attempt.run.process.wait(bound)
     except subprocess.TimeoutExpired:
-        attempt.after.append(lambda: f"rank 0 was still running {attempt.deadline:.0f} s after rank 1 had been stopped")
+        attempt.after.append(lambda: f"rank 0 was still running {bound:.0f} s after rank 1 had been stopped")
     attempt.run.signal(signal.SIGKILL, 1)
     return "rank 1 stopped for good"
 

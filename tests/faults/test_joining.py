@@ -191,6 +191,13 @@ def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert said[1] == said[0]
 
 
+def test_waiting_for_ranks_is_silent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Torch wrote two lines a second: 600 where a rank came five minutes late."""
+    said = meet(members({"size": 3}, {"size": 3}), 5, monkeypatch)
+    assert "rank 2 has not come" in said[0]
+    assert capfd.readouterr().err.count("waitForInput") <= 6, "of the ends of waits: of rank 0 one, of rank 1 two"
+
+
 def test_a_program_that_accepts_connections_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "KNOCK", 0.2)
     with socket.socket() as silent:
