@@ -120,8 +120,8 @@ def test_a_look_at_labelled_images_measures_them(
     command += ["evaluate.probe.epochs=1", "gallery.first=1", *PLAIN]
     assert main(command) == 0
     said = capsys.readouterr()
-    assert re.search(r"mIoU, voc2012-4-images val +vit_tiny_patch16_224 ", said.out)
-    assert re.search(r"CorLoc, voc2012-4-images val +vit_tiny_patch16_224 ", said.out)
+    assert re.search(r"mIoU, voc2012-4-images val +ViT-Ti/16 \(random weights\) ", said.out)
+    assert re.search(r"CorLoc, voc2012-4-images val +ViT-Ti/16 \(random weights\) ", said.out)
     assert re.search(r"\d+ stages to run, 0 cached$", said.err, re.MULTILINE)
     rows = json.loads((out / "rows.json").read_text())
     assert {row["n"] for row in rows if row["metric"] in ("mIoU", "CorLoc")} <= {3, 4}

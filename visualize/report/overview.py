@@ -104,17 +104,12 @@ def _overview(
 ) -> Overview:
     measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
     measures.sort(key=lambda benchmark: benchmark in silent)
-    of_measure: dict[Benchmark, list[AnswerLine]] = {key: [] for key in measures}
+    of_measure: dict[Benchmark, list[AnswerLine]] = {key: [] for key in measures}  # none stays empty
     for line in (line for pair in pairs for line in pair.lines):
         of_measure[line.benchmark].append(line)
     single = not any(pair.second for pair in pairs)
-    first = tuple(
-        _score(
-            "value", next((line.first if single else line.second for line in of_measure[key]), None), of_measure[key]
-        )
-        for key in measures
-    )
-    lines = [(reference, first)]
+    sides = ((line.first if single else line.second, found) for found in of_measure.values() for line in found[:1])
+    lines = [(reference, tuple(_score("value", side, found) for side, found in sides))]
     for pair in (pair for pair in pairs if pair.second):
         known = {line.benchmark: line for line in pair.lines}
         lines.append((pair.first, tuple(_cell(known.get(key), key in silent) for key in measures)))
@@ -124,10 +119,7 @@ def _overview(
         lines.append((other.first, tuple(replace(cell, word="not compared") if cell.value else cell for cell in cells)))
     floors = [of_measure[key][0].trivial for key in measures]
     if any(floors):
-        cells = (
-            MeasuredCell("floor", f"{row.value:.1f}", row.rule) if row else MeasuredCell("floor") for row in floors
-        )
-        lines.append((BASELINE, tuple(cells)))
+        lines.append((BASELINE, tuple(map(_floor, floors))))
     labels = tuple(f"{key.label}{_images(of_measure[key])}" for key in measures)
     return Overview(labels, tuple(_how(of_measure[key]) for key in measures), tuple(lines))
 
@@ -154,7 +146,7 @@ def _score(kind: str, side: Measured | None, lines: Sequence[AnswerLine]) -> Mea
     failed = side.failed_there.partition(" (")[0]
     floor = next((line.trivial for line in lines if line.trivial), None)
     beaten = floor is None or beats(side.value, floor.value, side.lowest)
-    at = ", ".join(filter(None, (at, failed, "" if beaten else "not above the baseline")))
+    at = ", ".join(filter(None, (at, failed, "" if beaten else "no better than the baseline")))
     first = side.now[0]
     top = first.best if len(side.now) == 1 and first.optimism >= ROUNDED else None
     return MeasuredCell(kind, f"{side.value:.1f}", at, f"best here {top.value:.1f}, block {top.block}" if top else "")

@@ -72,7 +72,7 @@ def test_the_last_line_is_the_best_baseline():
     name, (cell,) = found.lines[-1]
     assert (name, cell.kind, cell.value, cell.at) == (BASELINE, "floor", "30.0", "centre box")
     below = dict(found.lines)["d"][0]
-    assert below.at == "block 1, not above the baseline"
+    assert below.at == "block 1, no better than the baseline"
 
 
 def test_networks_stand_beside_each_other_and_many_are_lines():
