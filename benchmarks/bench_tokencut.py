@@ -215,7 +215,7 @@ def compare_checkouts(other: Path, rounds: int) -> None:
             for turn in range(rounds):
                 for root, seconds_of in list(sides.items())[:: 1 if turn % 2 else -1]:
                     command = [sys.executable, "-c", ONE_SIDE, str(batch), *map(str, grid)]
-                    printed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+                    printed = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
                     found, took = json.loads(printed)
                     boxes.append(found)
                     seconds_of.append(took)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
     from visualize.rows import Benchmark, Rows
 
+_FIRST_COLUMNS = 8  # metric to model
 MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
 
@@ -73,15 +74,17 @@ def print_names(runner: Runner, models: Collection[str]) -> dict[str, str]:
     """
     reports = [node.settings for node in runner.planner.nodes if isinstance(node.settings, ReportSettings)]
     lines: dict[str, tuple[str, str, str]] = {}
+    words_of: dict[str, str] = {}
     for report in reports:
         for variant in report.variants:
             name = variant.family or variant.name
-            if name in models or not models:  # photographs without labels have no rows
+            words_of[variant.name] = report.words_of(variant.name)
+            if not models or {name, variant.name} & set(models):  # photographs without labels have no rows
                 lines.setdefault(name, (name, report.words_of(name), variant.backbone or "trained here"))
     if any(name != words for name, words, _ in lines.values()):
         print_table(list(lines.values()), ("network", "on pages", "read from"))
         say()
-    return {name: words for name, words, _ in lines.values()}
+    return words_of
 
 
 def print_results(runner: Runner, rows: Sequence[EvalResult], words: Mapping[str, str]) -> None:
@@ -143,8 +146,11 @@ def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = (
 
 
 def rows_file(given: str) -> Path:
-    """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does."""
-    head = rows_csv([]).splitlines()[0].encode()
+    """The file of ``--csv``; :class:`ConfigError` for one that is there and does not begin as a table of rows does.
+
+    Later versions have more columns, the first ones are the same.
+    """
+    head = ",".join(rows_csv([]).splitlines()[0].split(",")[:_FIRST_COLUMNS]).encode()
     return given_file(given, lambda path: read_regular(path, len(head), whole=False) == head)
 
 

@@ -397,7 +397,10 @@ def _rank_hangs(attempt: Attempt) -> str | None:
     if not attempt.moment():
         return None
     attempt.run.signal(signal.SIGSTOP, 1)
-    bound = max(attempt.deadline, JOIN.total_seconds() + 60)
+    begun = Path(f"/proc/{attempt.run.process.pid}").stat().st_mtime
+    opened = attempt.site.study / "env.json"  # written when the ranks have met
+    met = opened.is_file() and opened.stat().st_mtime > begun
+    bound = attempt.deadline if met else max(attempt.deadline, JOIN.total_seconds() + 60)
     try:
         attempt.run.process.wait(bound)
     except subprocess.TimeoutExpired:

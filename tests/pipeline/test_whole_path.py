@@ -14,6 +14,7 @@ from dinoskip.pipeline.report.notices import NOTE
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results.rows import read_rows
+from dinoskip.runtime.provenance import today
 from tests.helpers.study import TINY
 
 MEASURED = {"probe": 8, "tokencut": 16, "knn": 8, "retrieve": 8}
@@ -269,6 +270,7 @@ def test_an_untrained_network_never_stands_for_the_trained_one(
     (line,) = [line for line in answer.splitlines() if "with skips | k-NN (k = 3), scenes val |" in line]
     assert line.split(" | ")[2] == "not run"
     rows = read_rows(tmp_path / "runs" / "tiny" / "rows.json")
+    assert {row.date for row in rows} == {today()}
     early = [row for row in rows if (row.task, row.model) == ("knn", "skipless-adamw")]
     assert {(row.epoch, row.note) for row in early} == {(0, NOTE)}
 

@@ -21,6 +21,8 @@ from dinoskip.io.files import read_json
 from dinoskip.models import VitConfig, load_backbone, load_weights, save_timm_folder
 from dinoskip.models.attention_sites import attentions
 from dinoskip.models.transformers_layout import save_transformers_folder
+from dinoskip.runtime.arithmetic import kernels
+from dinoskip.runtime.provenance import today
 from dinoskip.settings.config import dump
 from dinoskip.settings.flops import vit_flops, vit_parameters
 from dinoskip.settings.specs import exported_weights
@@ -155,6 +157,7 @@ def test_dino_of_a_network_with_batch_norm_resumes_in_the_ramp(tmp_path: Path, m
     teacher, config, info = load_weights(final / "teacher.safetensors")
     assert config.skip is False
     assert (info["images_format"], info["images"]) == ("images", folder().fingerprint())
+    assert (info["date"], info["kernels"]) == (today(), kernels())
     means = {name: tensor for name, tensor in teacher.items() if name.endswith("running_mean")}
     assert any(tensor.any() for tensor in means.values()), "the teacher's own batches were seen"
 

@@ -112,7 +112,7 @@ def blocks_figure(
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
-    marks = ["large dot: block of the score in the table"] if any(chosen.get(key) for key in benchmarks) else []
+    marks = ["large dot: block at which a score was read"] if any(chosen.get(key) for key in benchmarks) else []
     marks.append("ring: best block on these images, an upper estimate")
     if any(not block.isdigit() for rows in benchmarks.values() for net in rows.values() for block in net):
         marks.append("dotted level: several blocks together")

@@ -37,7 +37,7 @@ from visualize.rows import REMEDY, SKIP, Benchmark, Rows, StudyVariant, families
 from visualize.tables import mean_deviation
 
 MOST = 3  # benchmarks whose values a first screen has room for; the table has all
-NO_SCORE = "No ranking: no task was asked for, so there is no score."
+NO_SCORE = "No ranking: there is no score, since no task was asked for or none has run."
 NO_LABELS = "No ranking: the images have no labels, so there is no score."
 WORDS = (BETTER, WORSE, HIGHER, LOWER)
 """The words of a verdict, in the order of a sentence."""
@@ -295,7 +295,9 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     if not pairs:
         return " ".join(map(_of_one, compared))
     if not lines:
-        return "The networks were not scored on the same metric, so they cannot be compared."
+        if any(line.first and line.second for answer in pairs for line in answer.lines):
+            return "No ranking: nothing says how sure the differences are."
+        return "No ranking: the networks were not scored on the same metric."
     if len(pairs) > 1:
         return _of_pairs(pairs)
     (answer,) = pairs
@@ -309,7 +311,8 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
         said = [_values(line) for _, line in lines[:MOST]]
         more = f"; {len(lines) - MOST} more" if len(lines) > MOST else ""
         names = f"“{answer.first}” and “{answer.second}”"
-        return f"No ranking of {names}{_reasons(lines)}: {'; '.join(said)}{more}."
+        why = _reasons(lines) or " (no difference is significant)"
+        return f"No ranking of {names}{why}: {'; '.join(said)}{more}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"“{answer.first}” is {' and '.join(filter(None, parts))}, compared with “{answer.second}”{rest}."
 
@@ -323,9 +326,10 @@ def _reasons(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
 def _values(line: AnswerLine) -> str:
     """``mIoU, voc val 20.0 and 12.1``; of last blocks below others: ``... at the last block (at the best one ...)``."""
     sides = [side for side in (line.first, line.second) if side]
-    scores = [side.now[0] for side in sides]
+    scores = [score for side in sides for score in side.now]
     said = f"{line.benchmark.label} {' and '.join(f'{side.value:.1f}' for side in sides)}"
-    if any(score.how != TOO_FEW or score.best is None for score in scores) or all(s.optimism < ROUNDED for s in scores):
+    several = len(scores) != len(sides)  # seeds, whose best blocks have no mean
+    if several or any(s.how != TOO_FEW or s.best is None for s in scores) or all(s.optimism < ROUNDED for s in scores):
         return said
     best = " and ".join(f"{score.best.value:.1f}" for score in scores if score.best)
     return f"{said} at the last block (at the best one {best})"

@@ -24,9 +24,10 @@ def inconclusive_said(compared: Sequence[Answer], inconclusive: Collection[Bench
         for line in answer.lines if answer.second else ():
             if line.benchmark in inconclusive:
                 lines.setdefault(line.benchmark, []).append(line)
-    said = [_of_benchmark(key, lines[key]) for key in list(lines)[:MOST]]
+    said = [text for key in list(lines)[:MOST] if (text := _of_benchmark(key, lines[key]))]
     more = len(lines) - MOST
-    return "\n".join([*said, *([f"{more} more metrics are inconclusive."] if more > 0 else [])])
+    rest = f"{more} more metric{' is' if more == 1 else 's are'} inconclusive."
+    return "\n".join([*said, *([rest] if more > 0 else [])])
 
 
 def features_said(features: Mapping[str, Curves]) -> str:
@@ -38,21 +39,26 @@ def features_said(features: Mapping[str, Curves]) -> str:
     curves = {name: points for name, points in features.get(COSINE, {}).items() if points}
     if not curves:
         return ""
-    said = []
-    if len(curves) == 2:
-        more, less = sorted(curves, key=lambda name: sum(curves[name].values()) / len(curves[name]))
-        both = curves[more].keys() & curves[less].keys()
-        count = sum(curves[more][block] < curves[less][block] for block in both)
-        ranges = f"mean cosine {_range(curves[more])} against {_range(curves[less])}"
-        said.append(
-            f"Patches of an image differ more in “{more}” than in “{less}” at {count} of {len(both)} blocks ({ranges})."
-        )
+    said = [_compared(*curves.items())] if len(curves) == 2 else []
     alike = [f"“{name}”" for name, points in curves.items() if max(points.values()) > ALIKE]
     if alike:
-        said.append(f"{', '.join(alike)}: collapsed at some block, where the mean cosine is above {ALIKE}.")
+        said.append(f"{', '.join(alike)}: patches are nearly alike at some block (mean cosine above {ALIKE}).")
     else:
         said.append(f"No network has collapsed: the mean cosine is at most {ALIKE} at every block.")
-    return " ".join(said)
+    return " ".join(filter(None, said))
+
+
+def _compared(first: tuple[str, Mapping[int, float]], second: tuple[str, Mapping[int, float]]) -> str:
+    """At how many of the blocks of both networks the patches of one differ more; "" without such blocks."""
+    (one, points), (other, others) = first, second
+    both = points.keys() & others.keys()
+    lower, higher = (sum(sign * points[block] < sign * others[block] for block in both) for sign in (1, -1))
+    if lower < higher:
+        (one, points), (other, others), lower = second, first, higher
+    if not lower:
+        return ""
+    ranges = f"mean cosine {_range(points)} against {_range(others)}"
+    return f"Patches of an image differ more in “{one}” than in “{other}” at {lower} of {len(both)} blocks ({ranges})."
 
 
 def _range(points: Mapping[int, float]) -> str:
@@ -63,7 +69,7 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine]) -> str:
     sides: dict[str, Measured] = {}
     for line in lines:
         sides |= {side.name: side for side in (line.first, line.second) if side is not None}
-    if not sides:
+    if len(sides) < 2:
         return ""
     lowest = next(iter(sides.values())).lowest
     ordered = sorted(sides.values(), key=lambda side: side.value, reverse=not lowest)
@@ -71,7 +77,8 @@ def _of_benchmark(benchmark: Benchmark, lines: Sequence[AnswerLine]) -> str:
     if len(ordered) > 2:
         values, none = "", "none of the networks compared"
     else:
-        values, none = f"{', '.join(f'“{side.name}” {side.value:.1f}' for side in ordered)}; ", "neither"
+        values = f"{', '.join(f'“{side.name}” {side.value:.1f}' for side in ordered)}; "
+        none = "neither"
     if rule is not None and not beats(ordered[0].value, rule.value, lowest):
         outcome = f"{none} beats the best baseline ({rule.rule}, {rule.value:.1f})"
     else:

@@ -19,7 +19,7 @@ _SCORES = "Each cell: the score, in points, and its block."
 _BEST = " Best here: of the best block on these images, an upper estimate."
 _DIFFERENCES = " Below: the difference from the first network with its 95 % interval."
 _MEANINGS = {
-    UNDECIDED: " Undecided: the difference is not significant, or another seed may differ as much.",
+    UNDECIDED: " Undecided: not significant, or for another reason, which “Scores, intervals, blocks, p” gives.",
     "silent": " Inconclusive: no trained network is clearly above every baseline and every untrained network.",
     HIGHER: " Higher, lower: significant over the images, with one training of each network; another seed may differ.",
 }
@@ -83,6 +83,8 @@ def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark], others: Se
     for pair in pairs:
         references.setdefault(pair.second or pair.first, []).append(pair)
     grids = [(reference, found) for reference, found in references.items() if any(answer.lines for answer in found)]
+    if not grids and others:  # of the networks that are compared none has a score
+        grids, others = [(others[0].first, list(others[:1]))], others[1:]
     return [
         _overview(reference, found, silent, others if number == 0 else ())
         for number, (reference, found) in enumerate(grids)
@@ -102,14 +104,14 @@ def legend(grids: Sequence[OverviewGrid]) -> str:
 def _overview(
     reference: str, pairs: Sequence[Answer], silent: Collection[Benchmark], others: Sequence[Answer]
 ) -> Overview:
-    measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
+    measures = list(dict.fromkeys(line.benchmark for answer in (*pairs, *others) for line in answer.lines))
     measures.sort(key=lambda benchmark: benchmark in silent)
     of_measure: dict[Benchmark, list[AnswerLine]] = {key: [] for key in measures}  # none stays empty
-    for line in (line for pair in pairs for line in pair.lines):
+    for line in (line for answer in (*pairs, *others) for line in answer.lines):
         of_measure[line.benchmark].append(line)
     single = not any(pair.second for pair in pairs)
-    sides = ((line.first if single else line.second, found) for found in of_measure.values() for line in found[:1])
-    lines = [(reference, tuple(_score("value", side, found) for side, found in sides))]
+    of_pairs = {line.benchmark: line.first if single else line.second for pair in pairs[::-1] for line in pair.lines}
+    lines = [(reference, tuple(_score("value", of_pairs.get(key), of_measure[key]) for key in measures))]
     for pair in (pair for pair in pairs if pair.second):
         known = {line.benchmark: line for line in pair.lines}
         lines.append((pair.first, tuple(_cell(known.get(key), key in silent) for key in measures)))
@@ -146,7 +148,8 @@ def _score(kind: str, side: Measured | None, lines: Sequence[AnswerLine]) -> Mea
     failed = side.failed_there.partition(" (")[0]
     floor = next((line.trivial for line in lines if line.trivial), None)
     beaten = floor is None or beats(side.value, floor.value, side.lowest)
-    at = ", ".join(filter(None, (at, failed, "" if beaten else "no better than the baseline")))
+    said = (at, failed, "network collapsed" if side.is_dead else "", "" if beaten else "no better than the baseline")
+    at = ", ".join(filter(None, said))
     first = side.now[0]
     top = first.best if len(side.now) == 1 and first.optimism >= ROUNDED else None
     return MeasuredCell(kind, f"{side.value:.1f}", at, f"best here {top.value:.1f}, block {top.block}" if top else "")
@@ -165,8 +168,7 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     difference = points(line.difference)
     if silent:
         return replace(score, kind="silent", difference=difference, word=NOT_SEPARATING)
-    said = line.said if line.sign else line.certainty.partition(": another")[0]
-    word = f"{said}, network collapsed" if line.first.is_dead else said
+    word = line.said if line.sign else line.certainty.partition(": another")[0]
     return replace(score, kind=line.verdict, difference=difference, word=word)
 
 

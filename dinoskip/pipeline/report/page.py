@@ -283,11 +283,12 @@ def _added(task: Task, out: Path) -> list[Shown]:
 
 def _figures(task: Task, report: Report, scores: Scores, out: Path) -> list[Any]:
     kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
+    read = chosen_blocks(Scores(kept, report.records), list(kept))  # of the facet that curves are of
     drawn = [
         loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
         figures.skip_weight_figure(logs, out / "skip-weight"),
-        figures.blocks_figure(kept, out / "blocks", report.baselines, chosen_blocks(scores, list(kept))),
+        figures.blocks_figure(kept, out / "blocks", report.baselines, read),
         figures.classes_figure(classes_of(task, report, scores, tasks.task("probe")), out / "classes", list(kept)),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task), out / "depth"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dinoskip.results.rows import EvalResult
 from tests.visualize.figures.pictures import png_size
+from visualize.comparison import Scores
 from visualize.figures import blocks_figure, classes_figure, depth_figure, epochs_figure, roughness_figure
 
 
@@ -25,6 +26,18 @@ def test_block_curves_say_the_best_block_and_repeat_byte_for_byte(make_scene, tm
     assert "mIoU, voc2012 val: skip best" in figure.alt
     assert "k-NN (k = 20), imagenette val: skip best 33.0 at block 3, skipless best 38.0 at block 3" in figure.alt
     assert blocks_figure({"a": []}, tmp_path / "none.svg") is None
+
+
+def test_blocks_that_scores_were_read_at_have_dots(tmp_path):
+    rows = {"a": rows_at((1,), 3.0)}
+    [benchmark] = Scores(rows, {}).benchmarks
+    plain = blocks_figure(rows, tmp_path / "plain")
+    dotted = blocks_figure(rows, tmp_path / "dots", chosen={benchmark: {"a": ("1", "1+2")}})
+    assert "large dot" in dotted.reading
+    assert "large dot" not in plain.reading
+    assert dotted.light.read_bytes() != plain.light.read_bytes()
+    elsewhere = blocks_figure(rows, tmp_path / "other", chosen={benchmark: {"b": ("1",)}})
+    assert elsewhere.light.read_bytes() == plain.light.read_bytes()
 
 
 def test_epochs_have_a_column_an_optimizer_and_need_three_epochs(tmp_path, for_papers):

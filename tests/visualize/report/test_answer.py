@@ -173,7 +173,7 @@ def test_what_was_not_run_has_no_difference():
     row = replace(corloc("o", 0.5)[0], dataset="coco")
     found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [(row, None)]))
     assert [line.difference for line in found[0].lines] == [None, None]
-    assert verdict(found) == "The networks were not scored on the same metric, so they cannot be compared."
+    assert "not scored on the same metric" in verdict(found)
     shown = {line[2] for line in answer_table(found).rows}
     assert shown == {"not run", "50.0 [41.0, 59.0] b1, best on these images 50.0 b1"}
     assert verdict([]) == NO_SCORE

@@ -50,6 +50,8 @@ def test_only_the_first_benchmarks_are_said() -> None:
 
 
 def test_one_network_has_nothing_to_compare() -> None:
+    alone = replace(line(4.0, 2.0), second=None)
+    assert inconclusive_said([Answer("ours", "default", [alone])], {MIOU}) == ""
     assert inconclusive_said([Answer("ours", "", [line(1.0, 2.0)])], {MIOU}) == ""
 
 
@@ -59,8 +61,9 @@ def test_features_without_labels_are_compared_by_block_and_a_collapse_is_said() 
     assert said.index("“ours”") < said.index("“skip”")
     assert "at 2 of 2 blocks (mean cosine 0.30 to 0.39 against 0.40 to 0.50)" in said
     assert "No network has collapsed" in said
+    assert "Patches" not in features_said({COSINE: {name: features[COSINE]["skip"] for name in ("a", "b")}}), "a tie"
     features[COSINE]["third"] = {1: 0.3, 2: 0.97}
     said = features_said(features)
-    assert said.startswith("“third”: collapsed")
+    assert said.startswith("“third”: patches are nearly alike")
     assert "“ours”" not in said
     assert features_said({}) == features_said({COSINE: {}}) == ""

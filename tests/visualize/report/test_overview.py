@@ -61,7 +61,7 @@ def test_two_networks_of_the_same_weights_are_called_that():
     assert dict(found.lines)["o"][0].word == SAME_WEIGHTS
     other = replace(row, model="o", weights="other")
     pairs = answered(("s", SKIP, "soap", [(row, record)]), ("o", INITIALISED, "soap", [(other, record)]))
-    assert verdict(pairs).startswith("No ranking of “o” and “s”: ")
+    assert verdict(pairs).startswith("No ranking of “o” and “s” (no difference is significant): ")
 
 
 def test_the_last_line_is_the_best_baseline():
@@ -95,6 +95,14 @@ def test_networks_that_are_compared_with_none_have_a_line_with_their_scores():
     assert list(cells) == ["s", "o", "given"]
     assert (cells["given"].value, cells["given"].difference, cells["given"].word) == ("70.0", "", "not compared")
     assert unpaired(studied[2:], scores) == [], "a single network has its own page"
+    elsewhere = replace(
+        other, lines=[replace(one, benchmark=replace(one.benchmark, dataset="x")) for one in other.lines]
+    )
+    [found] = overviews(answers(studied, scores), [], [elsewhere])
+    assert [measure.partition(" (")[0] for measure in found.measures] == ["CorLoc, voc val", "CorLoc, x val"]
+    assert [cell.value for cell in dict(found.lines)["given"]] == ["", "70.0"]
+    [found] = overviews([], [], [other])
+    assert [name for name, _ in found.lines] == ["given"]
 
 
 def test_what_was_not_run_stays_empty():
