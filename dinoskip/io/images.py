@@ -108,21 +108,26 @@ def _check_png(content: bytes, name: Path | str) -> bytes:
 _SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
 
 
-def _rgb(image: Image.Image, file_format: str | None, *, bits: int = 8, stated: int | None = None) -> Image.Image:
+def _rgb(
+    image: Image.Image, file_format: str | None, *, bits: int = 8, stated: int | None = None, inverted: bool = False
+) -> Image.Image:
     """RGB in 8 bits; what range a file's values have is decided by its mode and format, or ``stated``.
 
-    ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1. Raises ValueError for 32-bit
+    ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1; ``inverted``: 0 of 16 bits is
+    white. Raises ValueError for 32-bit
     integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`known_range`.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
         values = np.asarray(image).astype(np.float64)
         values *= 255 / known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1, stated)
+        if inverted:
+            values = 255 - values
     elif image.mode == "F":
         values = 255 * np.asarray(image).astype(np.float64)
         if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):
             raise ValueError("an image of floats must have values in 0..1; save it with 8 or 16 bits")
     elif image.mode == "I":
-        raise ValueError("an image of 32-bit integers has no known range; save it with 8 or 16 bits")
+        raise ValueError("an image of signed or 32-bit integers has no known range; save it with 8 or unsigned 16 bits")
     else:
         colours = image.convert("RGB")
         if bits == 16:  # of which Pillow keeps the upper half
@@ -135,6 +140,11 @@ def _stored_bits(image: Image.Image) -> int:
     """The bits of a channel of a picture that is open and not yet decoded: 12, 16, or 8 for all others."""
     stored = " ".join(str(tile[-1]) for tile in getattr(image, "tile", ()))
     return 12 if "I;12" in stored else 16 if ";16" in stored else 8
+
+
+def _zero_is_white(image: Image.Image) -> bool:
+    """Whether a TIFF says that its 0 is white, as those of X-rays and scans do; Pillow heeds it up to 8 bits."""
+    return image.format == "TIFF" and getattr(image, "tag_v2", {}).get(262) == 0
 
 
 def _refuse_bands(image: Image.Image) -> None:
@@ -180,10 +190,10 @@ def rgb_array(image: Image.Image, *, upright: bool = True, name: object = None) 
     ``name`` is its path, which may state its range. Raises ValueError for values without a known range and for bands
     without known colours, see there.
     """
-    file_format, bits = image.format, _stored_bits(image)  # gone in copies
+    file_format, bits, inverted = image.format, _stored_bits(image), _zero_is_white(image)  # gone in copies
     _refuse_bands(image)
     turned = ImageOps.exif_transpose(image) if upright else image
-    return np.array(_rgb(turned, file_format, bits=bits, stated=pixel_range(name)))
+    return np.array(_rgb(turned, file_format, bits=bits, stated=pixel_range(name), inverted=inverted))
 
 
 def _in_stated_range(content: bytes, image: Image.Image, stated: int | None) -> np.ndarray | None:

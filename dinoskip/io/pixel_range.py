@@ -58,15 +58,32 @@ def pixel_range(of: object = None) -> int | None:
     return int(text)
 
 
+def _used(values: np.ndarray) -> int:
+    """Return the largest value but for single pixels far above all others, as sensors have; 0 of no values.
+
+    Those are at most one in a thousand, with nothing between twice the others' largest value and the half of theirs.
+    Stars and lamps have such values around them.
+    """
+    flat = values.ravel()
+    if not flat.size:
+        return 0
+    few = flat.size // 1000
+    top = np.sort(np.partition(flat, flat.size - few - 1)[flat.size - few - 1 :])
+    rest, high = int(top[0]), int(top[-1])
+    between = top[(top > 2 * rest) & (top < high / 2)]
+    lone = top[top > 2 * rest]
+    return int(top[top <= 2 * rest][-1]) if lone.size and high > 4 * rest and not between.size else high
+
+
 def known_range(values: np.ndarray, largest: int, stated: int | None) -> int:
     """The value that is white among those of a file with 16 bits, of which ``largest`` is the largest possible.
 
     It is the one that is ``stated``, if one is. Raises ValueError if none is and the picture uses less than a quarter
-    of its range; zeros alone are black in every range.
+    of its range; zeros alone are black in every range, and saturated or dead pixels do not count (:func:`_used`).
     """
     if stated is not None:
         return stated
-    high = int(values.max()) if values.size else 0
+    high = _used(values)
     if 0 < high < _DARK * (largest + 1) // (1 << 16):
         bits = f"{high.bit_length()} bits in {(largest + 1).bit_length() - 1}"
         raise ValueError(f"its values end at {high} of {largest}, as those of {bits} do; {_STATE_RANGE}")

@@ -361,6 +361,28 @@ def test_fewer_bits_in_sixteen_are_refused_or_read_in_the_stated_range(
     assert np.abs(read_image(path) - expected / 257).max() <= 1
 
 
+@pytest.mark.parametrize("hot", [65535, 50000])
+def test_single_pixels_of_a_sensor_hide_no_range_and_stars_are_no_such_pixels(tmp_path: Path, hot: int) -> None:
+    values = np.random.default_rng(0).integers(0, 4096, (64, 64))
+    values[3, 5] = values[40, 7] = hot
+    (tmp_path / "a.png").write_bytes(deep(values, ".png"))
+    with pytest.raises(DataError):
+        read_image(tmp_path / "a.png")
+    rows, columns = np.mgrid[:64, :64]
+    star = 65535 * np.exp(-((rows - 30) ** 2 + (columns - 30) ** 2) / 2)
+    (tmp_path / "stars.png").write_bytes(deep(np.maximum(values.clip(max=4095), star), ".png"))
+    assert read_image(tmp_path / "stars.png").max() == 255
+
+
+def test_zero_is_white_where_a_tiff_says_so(tmp_path: Path) -> None:
+    """Pillow heeds it up to 8 bits: pictures of 16 came out inverted."""
+    values = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(tmp_path / "a.tif", tiffinfo={262: 0})
+    with Image.open(tmp_path / "a.tif") as stored:
+        assert stored.tag_v2[262] == 0
+    assert np.abs(read_image(tmp_path / "a.tif")[..., 0] - (255 - values / 257)).max() <= 0.5
+
+
 def test_a_stated_range_is_part_of_what_a_folder_is_known_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(deep(np.arange(192).reshape(12, 16), ".png"))
     without = fingerprint(tmp_path, ["a.png"])

@@ -181,7 +181,8 @@ def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
         label = names[entry["category_id"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{path}: annotation {entry.get('id')} has no bbox of four numbers or no known category"
+            f"{path}: annotation {entry.get('id')} has no bbox of four numbers or a category that is not listed: "
+            f"{entry.get('category_id')!r}"
         ) from error
     if not are_coordinates((x, y, width, height)) or width < 0 or height < 0:
         raise DataError(f"{path}: annotation {entry.get('id')} has an impossible bbox {[x, y, width, height]}")

@@ -11,7 +11,7 @@ from typing import Any
 from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
 from dinoskip.data.sets.kind import DatasetKind
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import OF_LABELS, judge
+from dinoskip.data.sets.signatures import OF_LABELS, judge, splits_unlike
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.io.files import hash_of, read_json, write_json
@@ -39,6 +39,8 @@ def label_verdicts(
     counts = [_counted(use, opened, named, kept) for opened in splits if can_be_counted(opened)]
     together = counts if use == "classes" else [reduce(add, counts)] if counts else []  # each split has a baseline
     found = [one for values in together for one in judge(values, name, rules)]
+    if use == "segmentation" and not any(one.state == "refused" for one in found):
+        found += splits_unlike(counts, name)
     left_out = {"unreadable-labels", "foreign-values", "mask-sizes"} if config.skip_broken else set()
     return [one for one in found if one.check not in left_out]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -89,7 +89,8 @@ def pair(folders: PairFolders) -> Pairs:
 def found_names(folders: PairFolders, ending: str | None) -> PairFolders:
     """Return the folders with the ending and extension by which most masks have an image; PNG of equal names at best.
 
-    An ``ending`` that is given stays. Raises :class:`DataError` if a folder is missing or has no image.
+    An ``ending`` that is given stays. Raises :class:`DataError` if a folder is missing or has no image, and, where the
+    ending is found, if images have further masks (``X_mask_1.png`` beside ``X_mask.png``).
     """
     beside = folders.images == folders.masks
     photos = {name.rpartition(".")[0] for name in list_images(folders.images)}
@@ -111,8 +112,22 @@ def found_names(folders: PairFolders, ending: str | None) -> PairFolders:
             if count and not end:
                 return best  # masks of the images' own names are meant, whatever else lies there
         if most:
+            if ending is None:
+                _refuse_further_masks(best, stems)
             return best
     return best
+
+
+def _refuse_further_masks(folders: PairFolders, stems: Sequence[str]) -> None:
+    end = folders.mask_ending
+    read = {stem.removesuffix(end) for stem in stems if stem.endswith(end)}
+    further = [stem for stem in stems if not stem.endswith(end) and stem.rpartition(end)[0] in read]
+    if further:
+        raise DataError(
+            f"{folders.masks / min(further)}{folders.mask_extension}: a further mask of an image that has "
+            f"{min(further).rpartition(end)[0]}{end}{folders.mask_extension} ({len(further):,} are such)",
+            f"merge the masks of an image into one; mask_ending={end} reads those that end so alone",
+        )
 
 
 def open_pairs(

@@ -58,6 +58,28 @@ def judge(values: LabelValues, name: str, signatures: Sequence[Signature] = ()) 
     ]
 
 
+_COMMON, _MASKS = 0.9, 8  # of 200 VOC masks all have the background; by chance eight lack such a class once in 10^8
+
+
+def splits_unlike(counts: Sequence[LabelValues], name: str) -> list[DataVerdict]:
+    """Return a doubt where a class of nearly all masks of one split is in none of another's: other numbers, perhaps."""
+    for most in counts:
+        for none in counts:
+            whole, others = (one.read - one.unreadable for one in (most, none))
+            for value, number in enumerate(most.numbers[:255]):
+                common = most.files[value] >= max(_COMMON * whole, _MASKS)
+                if number in {IGNORE, ILLEGAL} or not common or none.files[value] or others < _MASKS:
+                    continue
+                what = f"value {value} ({most.names[number]})"
+                text = (
+                    f"{name}: {what} is in {most.files[value]} of {whole} masks of {'/'.join(most.splits)} and in none "
+                    f"of {others} of {'/'.join(none.splits)}"
+                )
+                remedy = "see whether both splits number their classes alike"
+                return [DataVerdict("splits-unlike", name, "doubtful", text, remedy, by="data")]
+    return []
+
+
 def listed(names: Sequence[str]) -> str:
     """Names one after the other, the first twelve of many."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

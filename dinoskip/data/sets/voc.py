@@ -76,14 +76,22 @@ def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
     """Read ``ImageSets/<kind>/<split>.txt``: the first word of every line is an id, or a path that ends in it.
 
     Lists such as DeepLab's have ``/JPEGImages/ID.jpg /SegmentationClassAug/ID.png`` in a line.
-    Raises :class:`DataError` if the list is missing (naming those that are there), empty or repeats an id.
+    Raises :class:`DataError` if the list is missing (naming those that are there), is empty, repeats an id, or has the
+    flags of a list of one class, where -1 stands for images without it.
     """
     path = folder / "ImageSets" / kind / f"{split}.txt"
     if not path.is_file():
         lists = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
         hint = f"there are {', '.join(lists)}" if lists else f"{path.parent} has no lists"
         raise DataError(f"{path}: no such image list for split {split!r}", hint)
-    first = (line.split()[0].rpartition("/")[2] for line in read_text(path, "image list").splitlines() if line.strip())
+    words = [line.split() for line in read_text(path, "image list").splitlines() if line.strip()]
+    flags = {one[1] for one in words if len(one) == 2}
+    if "-1" in flags and flags <= {"-1", "0", "1"}:
+        raise DataError(
+            f"{path}: its lines have flags, as those of one class have, and -1 says that an image is without the class",
+            "list the images that are meant, a name a line without a flag",
+        )
+    first = (one[0].rpartition("/")[2] for one in words)
     ids = tuple(os.path.splitext(name)[0] if is_image_name(name) else name for name in first)
     if not ids:
         raise DataError(f"{path}: the image list is empty")

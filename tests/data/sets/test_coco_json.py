@@ -115,7 +115,7 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
         (lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 4]), "sides of bbox are not finite"),
         (lambda c: c["annotations"][0].update(bbox=[1, 2, 1e300, 4]), "impossible bbox"),
         (lambda c: c["annotations"][0].update(bbox=[-(2**25), 2, 3, 4]), "impossible bbox"),
-        (lambda c: c["annotations"][0].update(category_id=99), "no known category"),
+        (lambda c: c["annotations"][0].update(category_id=99), "not listed: 99"),
         (lambda c: c["categories"][0].update(name="person"), "different names"),
         (lambda c: c["categories"][0].pop("name"), "a category has no id or name"),
         (lambda c: c.pop("categories"), "needs lists of images"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,20 @@ def test_ade20k(ade: Path, below: str) -> None:
     assert len(open_images(config, split="val")) == 5
     with pytest.raises(DataError, match=r"no split 'trainaug' \(there are train and val\)"):
         open_labels(SEGMENTATION, config, "trainaug")
+
+
+def test_further_masks_of_an_image_are_refused_unless_the_ending_is_stated(tmp_path: Path) -> None:
+    """The second masks of images with two objects were passed over without a word."""
+    names = ("a", "b")
+    write(tmp_path, "images/train", "masks/train", names)
+    for name in names:
+        (tmp_path / f"masks/train/{name}.png").rename(tmp_path / f"masks/train/{name}_mask.png")
+    (tmp_path / "classes.txt").write_text("background\nobject")
+    shutil.copy(tmp_path / "masks/train/b_mask.png", tmp_path / "masks/train/b_mask_1.png")
+    with pytest.raises(DataError) as error:
+        open_labels(SEGMENTATION, MasksConfig(root=str(tmp_path)), "train")
+    assert "b_mask_1.png" in str(error.value)
+    assert len(open_labels(SEGMENTATION, MasksConfig(root=str(tmp_path), mask_ending="_mask"), "train")) == 2
 
 
 def test_subsets_are_of_the_training_split(ade: Path) -> None:

@@ -228,6 +228,21 @@ def test_interpolated_masks_are_doubtful_and_a_class_drawn_along_borders_is_not(
     assert not stopping(judged("segmentation", ["train"], kind="masks", root=str(root)))
 
 
+@pytest.mark.parametrize(
+    ("shift", "count", "expected"), [(1, 8, [("doubtful", "splits-unlike")]), (0, 8, []), (1, 7, [])]
+)
+def test_a_split_that_numbers_its_classes_otherwise_is_doubtful(
+    tmp_path: Path, shift: int, count: int, expected: list
+) -> None:
+    for split, more in (("train", 0), ("val", shift)):
+        for number in range(count):
+            save(tmp_path / f"images/{split}/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
+            save(tmp_path / f"masks/{split}/{number}.png", blocks([0, 1, 2], number) + more)
+    (tmp_path / "classes.txt").write_text("background\ncat\ndog\nowl")
+    found = stopping(judged("segmentation", ["train", "val"], kind="masks", root=str(tmp_path)))
+    assert found == expected
+
+
 def test_a_background_that_is_not_named_first_is_doubtful(masks: Callable[..., Path]) -> None:
     maps = [blocks([0, 0, 0, 0, 1, 2, 3], seed) for seed in range(5)]
     root = masks("cat dog cow background", maps)

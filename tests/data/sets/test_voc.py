@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.data import dominant_labels, voc_detection, voc_segmentation
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.data.sets.voc import VOC_CLASSES
+from dinoskip.data.sets.voc import VOC_CLASSES, read_list
 from dinoskip.errors import DataError
 
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -79,7 +79,7 @@ def test_every_missing_thing_is_named_in_one_line(voc_tree: Path, damage: str, t
 
 def test_bad_lists_and_roots(voc_tree: Path) -> None:
     lists = voc_tree / "VOC2012" / "ImageSets" / "Main"
-    (lists / "val.txt").write_text("a3  1\n\na1 -1\n")
+    (lists / "val.txt").write_text("a3  1\n\na1  1\n")
     assert voc_detection(voc_tree, "val", 2012).ids == ("a3", "a1")
     (lists / "val.txt").write_text("a3\na3\n")
     with pytest.raises(DataError, match="'a3' is listed twice"):
@@ -183,6 +183,19 @@ def test_a_fifo_is_neither_annotation_nor_list(voc_tree: Path) -> None:
         with pytest.raises(DataError, match=f"{Path(name).name}: is not a regular file"):
             voc_detection(voc_tree, "val", 2012).boxes(0)
         (folder / name).unlink()
+
+
+@pytest.mark.parametrize(("flags", "refused"), [((1, -1), True), ((1, 1), False)])
+def test_a_list_of_one_class_is_no_list_of_images(voc_tree: Path, flags: tuple[int, int], refused: bool) -> None:
+    path = next(voc_tree.rglob("ImageSets/Segmentation/train.txt"))
+    ids = path.read_text().split()
+    path.write_text("".join(f"{name} {flags[number % 2]:2d}\n" for number, name in enumerate(ids)))
+    folder = path.parents[2]
+    if refused:
+        with pytest.raises(DataError):
+            read_list(folder, "Segmentation", "train")
+    else:
+        assert read_list(folder, "Segmentation", "train") == tuple(ids)
 
 
 def test_lists_of_paths_as_deeplabs(voc_tree: Path) -> None:
