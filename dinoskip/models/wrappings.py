@@ -33,6 +33,8 @@ PATCH_EMBEDDINGS = (
 TEACHERS = ("teacher", "ema", "momentum", "target", "encoder_k")
 """Parts of the names of an averaged copy of the weights, which is taken unless the student is asked for. MoCo calls it
 encoder_k."""
+OPTIMIZER = {"optimizer", "optimizer_states", "optim", "exp_avg", "exp_avg_sq", "momentum_buffer"}
+"""Containers of moments of gradients, which may have the names of a network's tensors and are none."""
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_fpw_module")
 """Parts of names that torch.compile, FSDP, activation checkpointing, Lightning and FairScale put anywhere in them."""
 _WRAPPER = re.compile(rf"(?<![^./])(?:{'|'.join(WRAPPERS)})\.")
@@ -134,13 +136,18 @@ def _unwrapped_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _containers(content: Any, trail: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Every mapping in ``content`` with tensors in it, under names without wrappers, by the path of its keys."""
+    """Every mapping in ``content`` with tensors in it, under names without wrappers, by the path of its keys.
+
+    Those of :data:`OPTIMIZER` are passed over.
+    """
     if not isinstance(content, Mapping) or depth > _DEEPEST:
         return
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if tensors:
         yield trail, _unwrapped_names(tensors)
     for name, value in content.items():
+        if name in OPTIMIZER:
+            continue
         yield from _containers(value, f"{trail}{name}/", depth + 1)
 
 

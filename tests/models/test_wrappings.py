@@ -188,6 +188,15 @@ def test_students_are_taken_when_asked_for(tmp_path: Path) -> None:
     checked(f"{tmp_path / 'w.pth'},role=student", made)
 
 
+def test_moments_of_gradients_are_no_network(tmp_path: Path) -> None:
+    state = network().state_dict()
+    torch.save({"optimizer": {"exp_avg": noise(state)}}, tmp_path / "moments.pth")
+    with pytest.raises(WeightsError):
+        load_backbone(tmp_path / "moments.pth")
+    torch.save({"optimizer": {"exp_avg": noise(state)}, "model": state}, tmp_path / "both.pth")
+    checked(str(tmp_path / "both.pth"), network())
+
+
 def test_several_networks_are_told_apart(tmp_path: Path) -> None:
     made = network()
     path = tmp_path / "two.pth"
