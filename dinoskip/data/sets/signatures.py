@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from dinoskip.data.colours import VOID_NAMES
 from dinoskip.data.label_values import LabelValues
 from dinoskip.data.segmentation import IGNORE, ILLEGAL
 from dinoskip.data.turns import BOX_CHANGES, TURN_NAMES, TURNS
@@ -446,6 +447,16 @@ def _one_class_of_images(values: LabelValues) -> Finding | None:
     )
 
 
+def _unlabelled_class(values: LabelValues) -> Finding | None:
+    """A folder of images without a label among those of classes."""
+    found = [name for name in values.names if name.lower() in VOID_NAMES]
+    if not found:
+        return None
+    return Finding(
+        "unlabelled-class", "doubtful", f"{found[0]} is one of the classes", "move that folder out of the set"
+    )
+
+
 _COPIED, _FEWEST_COPIES = 0.01, 2  # of the images: ImageNet has some pictures in two classes
 
 
@@ -475,7 +486,7 @@ OF_LABELS: Mapping[str, tuple[Signature, ...]] = MappingProxyType(
             _never_seen,
             _majority,
         ),
-        "classes": (_one_class_of_images, _in_two_classes),
+        "classes": (_one_class_of_images, _unlabelled_class, _in_two_classes),
         "detection": (_boxes_in_shares, _without_area, _changed_boxes, turned, unlike_photographs, _never_drawn),
     }
 )

@@ -431,6 +431,15 @@ def test_images_of_one_class_are_doubtful(tmp_path: Path) -> None:
     assert not judged("classes", ["val"], kind="folder", root=str(tmp_path))
 
 
+def test_a_folder_of_unlabelled_images_is_no_class(tmp_path: Path) -> None:
+    for name, first in (("cat", 0), ("dog", 50), ("Unlabeled", 100)):
+        for number in range(3):
+            save(tmp_path / f"train/{name}/{number}.png", np.full((8, 8, 3), first + number, np.uint8))
+    assert stopping(judged("classes", ["train"], kind="folder", root=str(tmp_path))) == [
+        ("doubtful", "unlabelled-class")
+    ]
+
+
 def test_images_in_two_classes_are_doubtful_and_few_of_many_are_said(tmp_path: Path) -> None:
     for name, first in (("cat", 0), ("dog", 100)):
         for number in range(60):
