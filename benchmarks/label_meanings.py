@@ -34,7 +34,7 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import judge
+from dinoskip.data.sets.signatures import judge, splits_unlike
 from dinoskip.data.turns import BOX_CHANGES, TURN_NAMES, TURNS
 from dinoskip.io.images import image_size, read_image, read_mask, turn_upright
 from dinoskip.pipeline.leaks import common_verdicts
@@ -44,6 +44,7 @@ from dinoskip.settings.config import RawConfig, validate
 Values = NDArray[np.int64]
 SIZES = (1, 5, 20)
 _VIDEOS, _ROOMS, _FOLDER = "davis (composed videos)", "rooms (depth)", "folder (Imagenette)"
+_SCENES = "scenes in VOC's layout"
 _NORMALS, _PAIRS = "rooms (normals)", "pairs with keypoints"
 SETS: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "voc": ({"kind": "voc", "root": "voc_mini/VOCdevkit"}, ("train", "val")),
@@ -173,6 +174,30 @@ def _numberings(data: Path, draws: int, only: str) -> Iterator[Row]:
                 changed = [_renumbered(part, function, _new(folder)) for part in opened]
                 each = [one for part in changed for one in _of_each("segmentation", part, named)]
             yield [name, change, str(len(each)), *_rates(each, config, draws)]
+
+
+def _two_splits(data: Path, composed: Path, draws: int, only: str) -> Iterator[Row]:
+    """Two splits of one numbering, and of two: masks of val have values that are one higher (255 stays)."""
+    sets = {**SETS, _SCENES: ({"kind": "voc", "root": str(composed)}, ("train", "val"))}
+    for name, (settings, splits) in sets.items():
+        if only not in name:
+            continue
+        _, opened = _opened("segmentation", settings, data / settings["root"], splits)
+        train, val = (_of_each("segmentation", part) for part in opened)
+        higher = [replace(one, files=_one_higher(one.files), pixels=_one_higher(one.pixels)) for one in val]
+        for change, other in (("two splits as published", val), ("val one higher than train", higher)):
+            rng, shown = np.random.default_rng(0), []
+            for size in SIZES:
+                doubts = 0
+                for _ in range(draws):
+                    drawn = (reduce(add, (one[i] for i in rng.integers(0, len(one), size))) for one in (train, other))
+                    doubts += bool(splits_unlike(list(drawn), "set"))
+                shown.append(f"0.0 / {100 * doubts / draws:.1f}")
+            yield [name, change, str(len(train) + len(val)), *shown]
+
+
+def _one_higher(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return (0, *counts[:254], counts[255])
 
 
 def _positions(data: Path, composed: Path, draws: int, only: str) -> Iterator[Row]:
@@ -439,6 +464,7 @@ def main() -> None:
         composed = scenes.generate(Path(folder) / "scenes")
         rows = [
             *_numberings(args.data, args.draws, args.only),
+            *_two_splits(args.data, composed, args.draws, args.only),
             *_positions(args.data, composed, args.draws, args.only),
             *_written(composed, args.draws, args.only),
             *(_videos(args.draws) if args.only in _VIDEOS else ()),

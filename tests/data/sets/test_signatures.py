@@ -237,7 +237,7 @@ def test_a_split_that_numbers_its_classes_otherwise_is_doubtful(
     for split, more in (("train", 0), ("val", shift)):
         for number in range(count):
             save(tmp_path / f"images/{split}/{number}.jpg", np.zeros((*SIZE, 3), np.uint8))
-            save(tmp_path / f"masks/{split}/{number}.png", blocks([0, 1, 2], number) + more)
+            save(tmp_path / f"masks/{split}/{number}.png", blocks([0, 0, 0, 1, 2], number) + more)
     (tmp_path / "classes.txt").write_text("background\ncat\ndog\nowl")
     found = stopping(judged("segmentation", ["train", "val"], kind="masks", root=str(tmp_path)))
     assert found == expected
