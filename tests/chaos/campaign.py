@@ -245,6 +245,8 @@ class Campaign:
     def _remove_damaged(self) -> None:
         for path in self._damaged:
             target = output_of(path, self.site.study)
+            if not self.site.is_study and path.is_relative_to(self.site.data):
+                target = self.site.study  # a run that ended with other photographs is refused with these
             self._gone.add(target)
             if target.is_dir():
                 shutil.rmtree(target)
