@@ -34,7 +34,8 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import judge, splits_unlike
+from dinoskip.data.sets.meaning import splits_unlike
+from dinoskip.data.sets.signatures import judge
 from dinoskip.data.turns import BOX_CHANGES, TURN_NAMES, TURNS
 from dinoskip.io.images import image_size, read_image, read_mask, turn_upright
 from dinoskip.pipeline.leaks import common_verdicts

@@ -25,7 +25,7 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, featur
 
 from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.io.files import open_regular, read_regular
-from dinoskip.io.pixel_range import PIXEL_RANGE, SETTING, known_range, pixel_range
+from dinoskip.io.pixel_range import PIXEL_RANGE, SETTING, known_range, pixel_range, zero_is_white
 
 # Builds of Pillow for some systems come without these two libraries.
 _AVIF, _JPEG_2000 = bool(features.check("avif")), bool(features.check("jpg_2000"))
@@ -142,11 +142,6 @@ def _stored_bits(image: Image.Image) -> int:
     return 12 if "I;12" in stored else 16 if ";16" in stored else 8
 
 
-def _zero_is_white(image: Image.Image) -> bool:
-    """Whether a TIFF says that its 0 is white, as those of X-rays and scans do; Pillow heeds it up to 8 bits."""
-    return image.format == "TIFF" and getattr(image, "tag_v2", {}).get(262) == 0
-
-
 def _refuse_bands(image: Image.Image) -> None:
     """Raise ValueError for a TIFF of several pages of one channel and of one size: bands, or slices."""
     if image.format != "TIFF" or (image.mode not in {"L", "F", "I"} and not image.mode.startswith("I;16")):
@@ -190,7 +185,7 @@ def rgb_array(image: Image.Image, *, upright: bool = True, name: object = None) 
     ``name`` is its path, which may state its range. Raises ValueError for values without a known range and for bands
     without known colours, see there.
     """
-    file_format, bits, inverted = image.format, _stored_bits(image), _zero_is_white(image)  # gone in copies
+    file_format, bits, inverted = image.format, _stored_bits(image), zero_is_white(image)  # gone in copies
     _refuse_bands(image)
     turned = ImageOps.exif_transpose(image) if upright else image
     return np.array(_rgb(turned, file_format, bits=bits, stated=pixel_range(name), inverted=inverted))

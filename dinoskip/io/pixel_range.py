@@ -88,3 +88,8 @@ def known_range(values: np.ndarray, largest: int, stated: int | None) -> int:
         bits = f"{high.bit_length()} bits in {(largest + 1).bit_length() - 1}"
         raise ValueError(f"its values end at {high} of {largest}, as those of {bits} do; {_STATE_RANGE}")
     return largest
+
+
+def zero_is_white(image: Any) -> bool:
+    """Whether an open TIFF says that its 0 is white, as X-rays and scans do; Pillow heeds it up to 8 bits alone."""
+    return image.format == "TIFF" and getattr(image, "tag_v2", {}).get(262) == 0

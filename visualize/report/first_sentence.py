@@ -31,7 +31,7 @@ def inconclusive_said(compared: Sequence[Answer], inconclusive: Collection[Bench
 
 
 def features_said(features: Mapping[str, Curves]) -> str:
-    """What curves of features that need no labels show, in a sentence or two; "" without curves.
+    """Describe curves of features that need no labels in a sentence or two; "" without curves.
 
     ``Patches of an image differ more in “ours” than in “skip” at 12 of 12 blocks (mean cosine 0.23 to 0.40 against 0.25
     to 0.58). No network has collapsed: ...``; of one network or more than two only the second sentence.

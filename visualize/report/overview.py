@@ -135,7 +135,7 @@ def _images(lines: Sequence[AnswerLine]) -> str:
 
 
 def _how(lines: Sequence[AnswerLine]) -> str:
-    """How the blocks of all networks were chosen, where it is one way."""
+    """Return how the blocks of all networks were chosen, where it is one way."""
     hows = {score.how for line in lines for side in (line.first, line.second) if side for score in side.now}
     return f"block {hows.pop()}" if len(hows) == 1 and "" not in hows else ""
 

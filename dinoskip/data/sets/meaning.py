@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from operator import add
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.data.label_values import LabelValues, Named, can_be_counted, fingerprint, label_values
+from dinoskip.data.segmentation import IGNORE, ILLEGAL
 from dinoskip.data.sets.kind import DatasetKind
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.data.sets.signatures import OF_LABELS, judge, splits_unlike
+from dinoskip.data.sets.signatures import OF_LABELS, judge
 from dinoskip.data.verdicts import DataVerdict
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.io.files import hash_of, read_json, write_json
@@ -43,6 +45,38 @@ def label_verdicts(
         found += splits_unlike(counts, name)
     left_out = {"unreadable-labels", "foreign-values", "mask-sizes"} if config.skip_broken else set()
     return [one for one in found if one.check not in left_out]
+
+
+_COMMON, _MASKS = 0.9, 8  # of 200 VOC masks all have the background; eight lack such a class once in 10^8 by chance
+_BEHIND = 0.5  # share of the pixels that a background has; of ADE20K's masks indoors and outdoors no class has as much
+
+
+def splits_unlike(counts: Sequence[LabelValues], name: str) -> list[DataVerdict]:
+    """Return a doubt where most pixels of nearly all masks are value v in one split, and v ± 1 in another without v.
+
+    So it is where one numbers its classes from 1.
+    """
+    for one in counts:
+        for other in counts:
+            for value in range(254):
+                for moved in (value - 1, value + 1):
+                    if _is_behind(one, value) and _is_behind(other, moved) and not other.files[value]:
+                        text = (
+                            f"{name}: most pixels are {value} ({one.names[one.numbers[value]]}) in masks of "
+                            f"{'/'.join(one.splits)} and {moved} ({other.names[other.numbers[moved]]}) in those of "
+                            f"{'/'.join(other.splits)}, of which none has {value}"
+                        )
+                        remedy = "see whether both splits number their classes alike"
+                        return [DataVerdict("splits-unlike", name, "doubtful", text, remedy, by="data")]
+    return []
+
+
+def _is_behind(values: LabelValues, value: int) -> bool:
+    """Whether a class is in nearly all masks of a split, with most of their pixels."""
+    whole = values.read - values.unreadable
+    if value < 0 or values.numbers[value] in {IGNORE, ILLEGAL} or values.files[value] < max(_COMMON * whole, _MASKS):
+        return False
+    return values.pixels[value] > _BEHIND * sum(values.pixels)
 
 
 def _counted(use: str, opened: Any, named: Named | None, kept: Path | None) -> LabelValues:
