@@ -113,15 +113,13 @@ def _rgb(
 ) -> Image.Image:
     """RGB in 8 bits; what range a file's values have is decided by its mode and format, or ``stated``.
 
-    ``bits`` of a channel are stored. 16 bits are 0..65535, 12 bits 0..4095, floats 0..1; ``inverted``: 0 of 16 bits is
-    white. Raises ValueError for 32-bit
-    integers, whose range nothing says, for floats outside 0..1 or not finite, and as :func:`known_range`.
+    ``bits`` of a channel are stored: 16 bits are 0..65535 (``inverted``: 0 is white), 12 bits 0..4095, floats 0..1.
+    Raises ValueError for 32-bit integers, whose range nothing says, floats outside 0..1, and as :func:`known_range`.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
         values = np.asarray(image).astype(np.float64)
         values *= 255 / known_range(values, (1 << 12) - 1 if bits == 12 else (1 << 16) - 1, stated)
-        if inverted:
-            values = 255 - values
+        values = 255 - values if inverted else values
     elif image.mode == "F":
         values = 255 * np.asarray(image).astype(np.float64)
         if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):

@@ -112,7 +112,15 @@ def blocks_figure(
         for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block"
-    marks = ["large dot: block at which a score was read"] if any(chosen.get(key) for key in benchmarks) else []
+    begun = any(untrained.values())
+    marks = _marks(benchmarks, any(chosen.get(key) for key in benchmarks), bool(baselines), begun)
+    reading = _BLOCKS_READING + (_UNTRAINED_READING if begun else ".")
+    return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {reading}")
+
+
+def _marks(benchmarks: Mapping[Benchmark, ByVariant], dots: bool, levels_drawn: bool, begun: bool) -> list[str]:
+    """Return what each mark means that is drawn in some panel."""
+    marks = ["large dot: block at which a score was read"] if dots else []
     marks.append("ring: best block on these images, an upper estimate")
     if any(not block.isdigit() for rows in benchmarks.values() for net in rows.values() for block in net):
         marks.append("dotted level: several blocks together")
@@ -120,12 +128,11 @@ def blocks_figure(
         marks.append("shade: 95 % interval")
     if any(failed_cuts(row) for rows in benchmarks.values() for net in rows.values() for row in net.values()):
         marks.append("cross: no object found in most images (degenerate affinity graph, or no cut)")
-    if baselines:
+    if levels_drawn:
         marks.append("dashed line: baseline without a network")
-    if any(untrained.values()):
+    if begun:
         marks.append("thin curve: the same network before training")
-    reading = _BLOCKS_READING + (_UNTRAINED_READING if any(untrained.values()) else ".")
-    return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {reading}")
+    return marks
 
 
 def _span(rows: ByVariant, begun: ByVariant, floor: Iterable[float]) -> float:
