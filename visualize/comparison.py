@@ -60,6 +60,10 @@ class Scores:
         """The single block that :func:`dinoskip.decisions.choosing.choose` takes; None if there is none."""
         return choose(_single(rows), self._records)
 
+    def chosen_last(self, name: str, benchmark: Benchmark) -> Score | None:
+        """:meth:`chosen` of a network at its last epoch there."""
+        return self.chosen(self.rows(name, benchmark, self.last_epoch(name, benchmark)))
+
     def earlier(self, rows: Rows) -> Score | None:
         """Choose, as :meth:`chosen` does, among the blocks before the last; None if there is none."""
         end = max((int(row.block) for row in _single(rows).values()), default=0)

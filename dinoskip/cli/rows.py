@@ -35,12 +35,11 @@ def rows_of(runner: Runner) -> list[EvalResult]:
     published = runner.published()
     missing = [node.id for node in runner.planner.nodes if node.id not in published]
     sources = sources_of(runner.planner.nodes, published)
-    rows = [
-        sources.of_row(row, stage)
-        for stage, out in published.items()
-        for row in note_unfinished(rows_in(out), stage, missing)
-    ]
-    return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
+    stage_of: dict[EvalResult, str] = {}  # the first one, as every variant's stage has the rows of baselines
+    for stage, out in published.items():
+        for row in note_unfinished(rows_in(out), stage, missing):
+            stage_of.setdefault(row, stage)
+    return sorted((sources.of_row(row, stage) for row, stage in stage_of.items()), key=lambda row: row.is_baseline)
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
@@ -108,7 +107,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult], words: Mapping[str
     failed = any(failed_cuts(row) for row in rows)
     for benchmark in scores.benchmarks:
         for name in by_model:
-            score = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
+            score = scores.chosen_last(name, benchmark)
             if score is not None:
                 block = "/".join(dict.fromkeys(score.blocks))
                 deviation = score.row.deviation if score.value == score.row.value else None
@@ -167,9 +166,9 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
     print_results(runner, rows, words)
     if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
         report = runner.output("report")
-        words = {} if report is None else words_of_report(report)
+        of_files = {} if report is None else words_of_report(report)
         counted = read_json(gallery / "outliers.json")
-        for line in outliers_said({words.get(name, name): blocks for name, blocks in counted.items()}):
+        for line in outliers_said({of_files.get(name, name): blocks for name, blocks in counted.items()}):
             say(line)
     for path in written:
         say(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -70,9 +70,8 @@ def _used(values: np.ndarray) -> int:
     few = flat.size // 1000
     top = np.sort(np.partition(flat, flat.size - few - 1)[flat.size - few - 1 :])
     rest, high = int(top[0]), int(top[-1])
-    between = top[(top > 2 * rest) & (top < high / 2)]
     lone = top[top > 2 * rest]
-    return int(top[top <= 2 * rest][-1]) if lone.size and high > 4 * rest and not between.size else high
+    return int(top[-lone.size - 1]) if lone.size and high > 4 * rest and lone[0] >= high / 2 else high
 
 
 def known_range(values: np.ndarray, largest: int, stated: int | None) -> int:

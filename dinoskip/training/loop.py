@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
-from dinoskip import __version__
 from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.augment import MEAN, STD
 from dinoskip.data.loader import BatchLoader
@@ -28,12 +27,11 @@ from dinoskip.errors import ConfigError, Interrupted, Preempted
 from dinoskip.io.files import read_json, write_json
 from dinoskip.optim.build import build_optimizer
 from dinoskip.results.rows import normalisation_of
-from dinoskip.runtime.arithmetic import kernels
 from dinoskip.runtime.console import Progress, log
 from dinoskip.runtime.distributed import World, agree, all_reduce_mean, gather, on_main, watched, whole, world
 from dinoskip.runtime.environment import matmul_gflops
 from dinoskip.runtime.heartbeat import ProgressCallback
-from dinoskip.runtime.provenance import today
+from dinoskip.runtime.provenance import made, today
 from dinoskip.settings.config import dump, flatten
 from dinoskip.settings.keys import every_setting, settings_for_key
 from dinoskip.settings.specs import CHECKPOINTS
@@ -352,8 +350,7 @@ class _Loop:
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
-            "normalisation": normalisation_of(MEAN, STD), "version": __version__,
-            "date": today(), "kernels": kernels(), **self.images,
+            "normalisation": normalisation_of(MEAN, STD), **made(), "date": today(), **self.images,
         }  # fmt: skip
         model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks

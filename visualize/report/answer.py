@@ -169,11 +169,18 @@ def answers(
     ``speechless`` are measures that cannot separate networks, and why: they decide nothing.
     """
     networks = families(variants)
-    compared = []
-    for first, second in compared_pairs(variants):
-        lines = [_line(networks, (first, second), benchmark, scores, baselines) for benchmark in scores.benchmarks]
-        compared.append(Answer(first, second, [line for line in lines if line.first or line.second]))
+    compared = [_answer(networks, names, scores, baselines) for names in compared_pairs(variants)]
     return _decided(compared, speechless or {})
+
+
+def _answer(
+    networks: Mapping[str, Sequence[StudyVariant]],
+    names: tuple[str, str],
+    scores: Scores,
+    baselines: Sequence[EvalResult],
+) -> Answer:
+    lines = [_line(networks, names, benchmark, scores, baselines) for benchmark in scores.benchmarks]
+    return Answer(*names, [line for line in lines if line.first or line.second])
 
 
 def unpaired(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult] = ()) -> list[Answer]:
@@ -181,11 +188,7 @@ def unpaired(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequen
     pairs = [pair for pair in compared_pairs(variants) if pair[1]]
     networks, compared = families(variants), {name for pair in pairs for name in pair}
     alone = [name for name in networks if pairs and name not in compared]
-    singles = [
-        Answer(name, "", [_line(networks, (name, ""), benchmark, scores, baselines) for benchmark in scores.benchmarks])
-        for name in alone
-    ]
-    return [replace(single, lines=[line for line in single.lines if line.first]) for single in singles]
+    return [_answer(networks, (name, ""), scores, baselines) for name in alone]
 
 
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:

@@ -53,8 +53,7 @@ class Report:
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
     ``trained_on`` what they saw. ``papers`` are those tables with our numbers in them, and claims;
     ``roughness`` is of the gallery's pictures at ``block``; ``features`` are quantities that need no labels,
-    ``{title: {network: {block: value}}}``; ``labelled``: whether any of the study's
-    images have labels.
+    ``{title: {network: {block: value}}}``; ``labelled``: whether any of the study's images have labels.
     """
 
     title: str

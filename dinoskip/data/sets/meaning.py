@@ -56,27 +56,27 @@ def splits_unlike(counts: Sequence[LabelValues], name: str) -> list[DataVerdict]
 
     So it is where one numbers its classes from 1.
     """
-    for one in counts:
-        for other in counts:
-            for value in range(254):
-                for moved in (value - 1, value + 1):
-                    if _is_behind(one, value) and _is_behind(other, moved) and not other.files[value]:
-                        text = (
-                            f"{name}: most pixels are {value} ({one.names[one.numbers[value]]}) in masks of "
-                            f"{'/'.join(one.splits)} and {moved} ({other.names[other.numbers[moved]]}) in those of "
-                            f"{'/'.join(other.splits)}, of which none has {value}"
-                        )
-                        remedy = "see whether both splits number their classes alike"
-                        return [DataVerdict("splits-unlike", name, "doubtful", text, remedy, by="data")]
+    behind = [(one, value) for one in counts if (value := _background_value(one)) is not None]
+    for one, value in behind:
+        for other, moved in behind:
+            if abs(moved - value) == 1 and not other.files[value]:
+                text = (
+                    f"{name}: most pixels are {value} ({one.names[one.numbers[value]]}) in masks of "
+                    f"{'/'.join(one.splits)} and {moved} ({other.names[other.numbers[moved]]}) in those of "
+                    f"{'/'.join(other.splits)}, of which none has {value}"
+                )
+                remedy = "see whether both splits number their classes alike"
+                return [DataVerdict("splits-unlike", name, "doubtful", text, remedy, by="data")]
     return []
 
 
-def _is_behind(values: LabelValues, value: int) -> bool:
-    """Whether a class is in nearly all masks of a split, with most of their pixels."""
+def _background_value(values: LabelValues) -> int | None:
+    """Return the value of the class that has most pixels of a split and is in nearly all masks; None without one."""
+    value = max(range(255), key=values.pixels.__getitem__)
     whole = values.read - values.unreadable
-    if value < 0 or values.numbers[value] in {IGNORE, ILLEGAL} or values.files[value] < max(_COMMON * whole, _MASKS):
-        return False
-    return values.pixels[value] > _BEHIND * sum(values.pixels)
+    if values.numbers[value] in {IGNORE, ILLEGAL} or values.files[value] < max(_COMMON * whole, _MASKS):
+        return None
+    return value if values.pixels[value] > _BEHIND * sum(values.pixels) else None
 
 
 def _counted(use: str, opened: Any, named: Named | None, kept: Path | None) -> LabelValues:

@@ -42,7 +42,7 @@ def chosen_blocks(scores: Scores, names: Sequence[str]) -> dict[Benchmark, dict[
     blocks: dict[Benchmark, dict[str, tuple[str, ...]]] = {}
     for benchmark in scores.benchmarks:
         for name in names:
-            chosen = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
+            chosen = scores.chosen_last(name, benchmark)
             if chosen is not None:
                 blocks.setdefault(benchmark, {})[name] = tuple(dict.fromkeys(chosen.blocks[:2]))
     return blocks
@@ -58,7 +58,7 @@ def chosen_outputs(task: Task, report: Report, scores: Scores, of: EvaluationTas
                 outputs.setdefault(_place(row), (row, path))
     for benchmark in (one for one in scores.benchmarks if one.task == of.name):
         for name in report.rows:
-            chosen = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
+            chosen = scores.chosen_last(name, benchmark)
             read = None if chosen is None else outputs.get(_place((*chosen.read, chosen.row)[0]))
             if read is not None:
                 yield ChosenOutput(name, *read, report.records.get(read[0]))

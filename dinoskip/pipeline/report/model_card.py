@@ -64,7 +64,7 @@ def scores_of(weights: str, places: Sequence[str]) -> list[Score]:
             "evaluate the same file, such as `dinoskip eval probe weights:FILE`",
         )
     scores = Scores({"model": list(rows.values())}, records)
-    chosen = [scores.chosen(scores.rows("model", key, scores.last_epoch("model", key))) for key in scores.benchmarks]
+    chosen = [scores.chosen_last("model", key) for key in scores.benchmarks]
     return [score for score in chosen if score is not None]
 
 
